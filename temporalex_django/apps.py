@@ -66,8 +66,8 @@ class TemporalexConfig(AppConfig):
         _register_refusals()
         backend.bind(_get_backend)
         django_tasks.bind(_get_task_host)
-        guarded_orm.install()
-        guarded_services.install()
+        guarded_orm.install_orm_guard()
+        guarded_services.install_service_guard()
         # Assign the slice: other modules imported this very list, and a second ready() must not add the hooks again.
         BACKGROUND_HOOKS[:] = [
             BackgroundHook(has_work=_has_bulk_jobs, run=_run_bulk_jobs),

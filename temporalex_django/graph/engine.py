@@ -14,9 +14,9 @@ started has ended for good. A step becomes live only through a step that leads t
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import Context
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +38,9 @@ from temporalex_django.graph.context import ExecutionEntry, freeze
 from temporalex_django.graph.definition import Target, bits, targets_of
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import StepRef, events_of, external_events, is_step, key_of, name_of
+
+if TYPE_CHECKING:
+    from temporalex_django.graph.context import Context
 
 #: The masks of an instance in which no step is left to do.
 NO_STEPS = {"active": 0, "waiting": 0, "requested": 0}
@@ -294,7 +297,7 @@ def choose_targets(instance: Instance, step: StepRef, event: str) -> tuple[Targe
         return clause.targets
     location = f"{instance.id}: the transition of {name_of(step)} on {event!r}"
     # An empty contextvars.Context, so that the choice is the same in a worker, in a replay and in a request.
-    value = Context().run(clause.route, instance.context)
+    value = contextvars.Context().run(clause.route, instance.context)
     try:
         targets = targets_of(value)
     except ValueError as exc:

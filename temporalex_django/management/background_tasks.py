@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from heapq import merge
 from itertools import islice
+from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandParser
 
@@ -48,49 +49,57 @@ class EnqueuedPrinted:
     finished_at: datetime | None
 
 
-output = EnqueuedPrinted
+class EnqueuedCommand:
+    """List background tasks (enqueued Django tasks), newest first: open ones, and ended ones whose results are kept.
 
-
-def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the command ``temporalex enqueued`` to its parser."""
-    parser.add_argument("--status", choices=STATUSES, help="Only tasks with this status of django.tasks.")
-    parser.add_argument("--queue", metavar="NAME", help="Only tasks in this queue.")
-    parser.add_argument("--task", metavar="PATH", help="Only tasks of this function.")
-    parser.add_argument(
-        "--limit", type=int, metavar="N", help=f"Print at most N tasks (default: {_DEFAULT_LIMIT}; with --json, all)."
-    )
-    people.add_user_argument(parser)
-    printing.add_json_argument(parser)
-
-
-def handle(
-    command: BaseCommand,
-    *,
-    status: str | None,
-    queue: str | None,
-    task: str | None,
-    limit: int | None,
-    as_user: str | None,
-    json: bool,
-    **_: object,
-) -> None:
-    """Print the background tasks, newest first, in pages of 500 rows that are read from two tables.
-
-    Raises ``CommandError`` for a user who may not see them.
+    With --json, one line of JSON for each. Arguments and results are not printed; `get_result(id)` returns them.
     """
-    _require_permissions(people.resolve_actor(as_user))
-    if limit is not None and limit < 1:
-        raise exit_codes.usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
-    maximum = None if json and limit is None else limit or _DEFAULT_LIMIT
-    size = _PAGE_SIZE if maximum is None else min(_PAGE_SIZE, maximum + 1)
-    sources = (_open_tasks(status, queue, task, size), _finished_tasks(status, queue, task, size))
-    # Both tables are read in descending order of their ids, which sort by time, so merging keeps memory constant.
-    rows = merge(*sources, key=lambda task_output: task_output.id, reverse=True)
-    if json:
-        for task_output in islice(rows, maximum):
-            printing.print_json_line(command, task_output)
-        return
-    _print_table(command, [*islice(rows, (maximum or 0) + 1)], maximum)
+
+    output: ClassVar[Any] = EnqueuedPrinted
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments of the command ``temporalex enqueued`` to its parser."""
+        parser.add_argument("--status", choices=STATUSES, help="Only tasks with this status of django.tasks.")
+        parser.add_argument("--queue", metavar="NAME", help="Only tasks in this queue.")
+        parser.add_argument("--task", metavar="PATH", help="Only tasks of this function.")
+        parser.add_argument(
+            "--limit",
+            type=int,
+            metavar="N",
+            help=f"Print at most N tasks (default: {_DEFAULT_LIMIT}; with --json, all).",
+        )
+        people.add_user_argument(parser)
+        printing.add_json_argument(parser)
+
+    def handle(
+        self,
+        command: BaseCommand,
+        *,
+        status: str | None,
+        queue: str | None,
+        task: str | None,
+        limit: int | None,
+        as_user: str | None,
+        json: bool,
+        **_: object,
+    ) -> None:
+        """Print the background tasks, newest first, in pages of 500 rows that are read from two tables.
+
+        Raises ``CommandError`` for a user who may not see them.
+        """
+        _require_permissions(people.resolve_actor(as_user))
+        if limit is not None and limit < 1:
+            raise exit_codes.usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
+        maximum = None if json and limit is None else limit or _DEFAULT_LIMIT
+        size = _PAGE_SIZE if maximum is None else min(_PAGE_SIZE, maximum + 1)
+        sources = (_open_tasks(status, queue, task, size), _finished_tasks(status, queue, task, size))
+        # Both tables are read in descending order of their ids, which sort by time, so merging keeps memory constant.
+        rows = merge(*sources, key=lambda task_output: task_output.id, reverse=True)
+        if json:
+            for task_output in islice(rows, maximum):
+                printing.print_json_line(command, task_output)
+            return
+        _print_table(command, [*islice(rows, (maximum or 0) + 1)], maximum)
 
 
 def _require_permissions(actor: Actor) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -79,34 +79,6 @@ class JobPrinted:
     problems: Sequence[RunNotDone]
 
 
-output = JobPrinted | Sequence[JobPrinted]
-
-
-def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the command ``temporalex bulk`` to its parser."""
-    parsers = parser.add_subparsers(dest="what", required=True, title="actions", metavar="ACTION", help="What to do.")
-    for name, action in _ACTIONS.items():
-        subparser = parsers.add_parser(name, description=action.description(), help=str(action.summary))
-        _add_start_arguments(subparser, action)
-    signal = parsers.add_parser("signal", description="Send a signal to each run.", help="Send a signal to each run.")
-    signal.add_argument("--signal", required=True, metavar="NAME", help="Name of the signal.")
-    signal.add_argument(
-        "--payload", metavar="JSON", help="Payload of the signal, as JSON; use - to read it from standard input."
-    )
-    _add_start_arguments(signal, None)
-    for name, text, nargs in (
-        ("show", "Show a job and its failed runs; without JOB, list the latest jobs.", "?"),
-        ("stop", "Stop a job. Processed runs stay as they are; the others wait until you resume the job.", None),
-        ("resume", "Resume a stopped job with its remaining runs.", None),
-    ):
-        subparser = parsers.add_parser(name, description=text, help=text)
-        subparser.add_argument("job", metavar="JOB", nargs=nargs, help="Id of the job.")
-        if name != "show":
-            subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
-        people.add_user_argument(subparser)
-        outputs.add_json_argument(subparser)
-
-
 def _add_start_arguments(parser: CommandParser, action: type[OperatorRunAction[Any]] | None) -> None:
     """Add the arguments that select the runs, and the inputs of ``action``; None stands for a signal."""
     parser.add_argument("runs", nargs="*", metavar="RUN_ID", help="Run ids of the runs.")
@@ -133,31 +105,72 @@ def _add_start_arguments(parser: CommandParser, action: type[OperatorRunAction[A
     outputs.add_json_argument(parser)
 
 
-def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, **options: Any) -> None:
-    """Start a bulk job, or show, stop or resume one, and print it.
+class BulkCommand:
+    """Perform one operation on many runs. Workers process the runs, each in a transaction of its own.
 
-    Starting a job stores its runs, at most ``BULK_LIMIT``, in one transaction. With ``--wait``, raises ``CommandError``
-    (exit status 1) if the operation failed for a run.
+    `bulk ACTION` with filters or run ids starts a job. `bulk show` lists jobs and their failures, `bulk stop` stops
+    a job, and `bulk resume` continues it.
     """
-    actor = people.resolve_actor(as_user)
-    if what == "show" and options["job"] is None:
-        _print_list(command, actor, json=json)
-        return
-    if what == "show":
-        job = _find_job(options["job"], actor)
-    elif what in ("stop", "resume"):
-        job = (StopBulk if what == "stop" else ResumeBulk)(options["job"], reason=options["reason"], by=actor).execute()
-    else:
-        job = _start_job(command, what, actor, options)
-        if options["wait"]:
-            job = _wait_for_job(command, job)
-    _print_job(command, job, actor, json=json)
-    if options.get("wait") and job.not_possible:
-        next_step = f"To see why, run: manage.py temporalex bulk show {job.pk}"
-        raise CommandError(
-            outputs.with_next_step(f"{job.not_possible} of {count_text(job.action, job.total)} failed", next_step),
-            returncode=outputs.FINDINGS,
+
+    output: ClassVar[Any] = JobPrinted | Sequence[JobPrinted]
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments of the command ``temporalex bulk`` to its parser."""
+        parsers = parser.add_subparsers(
+            dest="what", required=True, title="actions", metavar="ACTION", help="What to do."
         )
+        for name, action in _ACTIONS.items():
+            subparser = parsers.add_parser(name, description=action.description(), help=str(action.summary))
+            _add_start_arguments(subparser, action)
+        signal = parsers.add_parser(
+            "signal", description="Send a signal to each run.", help="Send a signal to each run."
+        )
+        signal.add_argument("--signal", required=True, metavar="NAME", help="Name of the signal.")
+        signal.add_argument(
+            "--payload", metavar="JSON", help="Payload of the signal, as JSON; use - to read it from standard input."
+        )
+        _add_start_arguments(signal, None)
+        for name, text, nargs in (
+            ("show", "Show a job and its failed runs; without JOB, list the latest jobs.", "?"),
+            ("stop", "Stop a job. Processed runs stay as they are; the others wait until you resume the job.", None),
+            ("resume", "Resume a stopped job with its remaining runs.", None),
+        ):
+            subparser = parsers.add_parser(name, description=text, help=text)
+            subparser.add_argument("job", metavar="JOB", nargs=nargs, help="Id of the job.")
+            if name != "show":
+                subparser.add_argument(
+                    "--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log."
+                )
+            people.add_user_argument(subparser)
+            outputs.add_json_argument(subparser)
+
+    def handle(self, command: BaseCommand, *, what: str, as_user: str | None, json: bool, **options: Any) -> None:
+        """Start a bulk job, or show, stop or resume one, and print it.
+
+        Starting a job stores its runs, at most ``BULK_LIMIT``, in one transaction. With ``--wait``, raises
+        ``CommandError`` (exit status 1) if the operation failed for a run.
+        """
+        actor = people.resolve_actor(as_user)
+        if what == "show" and options["job"] is None:
+            _print_list(command, actor, json=json)
+            return
+        if what == "show":
+            job = _find_job(options["job"], actor)
+        elif what in ("stop", "resume"):
+            job = (StopBulk if what == "stop" else ResumeBulk)(
+                options["job"], reason=options["reason"], by=actor
+            ).execute()
+        else:
+            job = _start_job(command, what, actor, options)
+            if options["wait"]:
+                job = _wait_for_job(command, job)
+        _print_job(command, job, actor, json=json)
+        if options.get("wait") and job.not_possible:
+            next_step = f"To see why, run: manage.py temporalex bulk show {job.pk}"
+            raise CommandError(
+                outputs.with_next_step(f"{job.not_possible} of {count_text(job.action, job.total)} failed", next_step),
+                returncode=outputs.FINDINGS,
+            )
 
 
 def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: dict[str, Any]) -> BulkJob:

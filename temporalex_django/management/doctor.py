@@ -9,7 +9,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from django.core import checks as django_checks
@@ -244,75 +244,84 @@ class DoctorSaid:
     runs: Sequence[RunDiagnosed]
 
 
-output = DoctorSaid
+class DoctorCommand:
+    """Explain why nothing is happening: list the problems, likeliest cause first, each with its next step.
 
-
-def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the command ``temporalex doctor`` to its parser."""
-    parser.add_argument("run", nargs="?", metavar="RUN", help="Diagnose only this run: business id or run id.")
-    parser.add_argument("--workflow", metavar="NAME", help="Workflow class, if several classes have used the id.")
-    parser.add_argument(
-        "--deploy",
-        action="store_true",
-        help="Compare what open runs need with the code of this process; "
-        "exit with status 1 if the code lacks something.",
-    )
-    parser.add_argument(
-        "--sample",
-        type=int,
-        metavar="N",
-        help=f"With --deploy: replay at most N runs of each version (default: {_DEFAULT_SAMPLE}).",
-    )
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help=f"Print everything, with each run. Without it, a long report has at most {_MAX_LINES} lines.",
-    )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="With --deploy: also exit with status 1 if an input of an activity or a child differs from the recorded one.",
-    )
-    people.add_user_argument(parser)
-    outputs.add_json_argument(parser)
-
-
-def handle(
-    command: BaseCommand,
-    *,
-    run: str | None,
-    workflow: str | None,
-    deploy: bool,
-    sample: int | None,
-    strict: bool,
-    as_user: str | None,
-    json: bool,
-    all: bool,
-    **_: Any,
-) -> None:
-    """Print the diagnoses of the project, of one run, or of a deploy. Nothing is written.
-
-    Raises ``CommandError`` (exit status 1) if one of them is an error, with exit status 6 if that is only that replays
-    took too long.
+    `doctor RUN` diagnoses one run. `doctor --deploy` compares what open runs need with the code of this process.
     """
-    if workflow is not None and run is None:
-        raise outputs.usage_error("--workflow requires RUN", "Pass the run as well: doctor RUN --workflow NAME.")
-    if (deploy and run is not None) or (sample is not None and (not deploy or sample < 1)) or (strict and not deploy):
-        next_step = "Use doctor, doctor RUN, or doctor --deploy [--sample N] [--strict], with N at least 1."
-        raise outputs.usage_error("these arguments are not valid together", next_step)
-    if deploy:
-        report = _diagnose_deploy(command, as_user, sample or _DEFAULT_SAMPLE, strict=strict)
-    elif run is not None:
-        actor = people.resolve_actor(as_user)
-        report = _diagnose_run(arguments.find_visible_target(run, workflow, actor=actor).selected_run_id)
-    else:
-        report = _diagnose_project(as_user)
-    if json:
-        outputs.print_json(command, report)
-    else:
-        _print_report(command, report, in_full=all)
-    # After the report, so that a pipeline stops but its log says why.
-    _fail_for_errors(report)
+
+    output: ClassVar[Any] = DoctorSaid
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments of the command ``temporalex doctor`` to its parser."""
+        parser.add_argument("run", nargs="?", metavar="RUN", help="Diagnose only this run: business id or run id.")
+        parser.add_argument("--workflow", metavar="NAME", help="Workflow class, if several classes have used the id.")
+        parser.add_argument(
+            "--deploy",
+            action="store_true",
+            help="Compare what open runs need with the code of this process; "
+            "exit with status 1 if the code lacks something.",
+        )
+        parser.add_argument(
+            "--sample",
+            type=int,
+            metavar="N",
+            help=f"With --deploy: replay at most N runs of each version (default: {_DEFAULT_SAMPLE}).",
+        )
+        parser.add_argument(
+            "--all",
+            action="store_true",
+            help=f"Print everything, with each run. Without it, a long report has at most {_MAX_LINES} lines.",
+        )
+        parser.add_argument(
+            "--strict",
+            action="store_true",
+            help="With --deploy: also exit with status 1 if an input of an activity or a child differs from the recorded one.",
+        )
+        people.add_user_argument(parser)
+        outputs.add_json_argument(parser)
+
+    def handle(
+        self,
+        command: BaseCommand,
+        *,
+        run: str | None,
+        workflow: str | None,
+        deploy: bool,
+        sample: int | None,
+        strict: bool,
+        as_user: str | None,
+        json: bool,
+        all: bool,
+        **_: Any,
+    ) -> None:
+        """Print the diagnoses of the project, of one run, or of a deploy. Nothing is written.
+
+        Raises ``CommandError`` (exit status 1) if one of them is an error, with exit status 6 if that is only that
+        replays took too long.
+        """
+        if workflow is not None and run is None:
+            raise outputs.usage_error("--workflow requires RUN", "Pass the run as well: doctor RUN --workflow NAME.")
+        if (
+            (deploy and run is not None)
+            or (sample is not None and (not deploy or sample < 1))
+            or (strict and not deploy)
+        ):
+            next_step = "Use doctor, doctor RUN, or doctor --deploy [--sample N] [--strict], with N at least 1."
+            raise outputs.usage_error("these arguments are not valid together", next_step)
+        if deploy:
+            report = _diagnose_deploy(command, as_user, sample or _DEFAULT_SAMPLE, strict=strict)
+        elif run is not None:
+            actor = people.resolve_actor(as_user)
+            report = _diagnose_run(arguments.find_visible_target(run, workflow, actor=actor).selected_run_id)
+        else:
+            report = _diagnose_project(as_user)
+        if json:
+            outputs.print_json(command, report)
+        else:
+            _print_report(command, report, in_full=all)
+        # After the report, so that a pipeline stops but its log says why.
+        _fail_for_errors(report)
 
 
 def _fail_for_errors(report: DoctorSaid) -> None:

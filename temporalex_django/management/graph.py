@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
@@ -72,66 +72,68 @@ class GraphDrawn:
     output: str | None
 
 
-output = GraphDrawn
+class GraphCommand:
+    """Draw a graph workflow, with the state of a run if its id is given."""
 
+    output: ClassVar[Any] = GraphDrawn
 
-def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the command ``temporalex graph`` to its parser."""
-    parser.add_argument("name", metavar="NAME", help="Name of the workflow.")
-    parser.add_argument(
-        "--format",
-        choices=[*render.FORMATS, "svg"],
-        default="mermaid",
-        help="Format of the drawing (default: mermaid).",
-    )
-    parser.add_argument(
-        "--id", metavar="ID", help="A run: its business id, the value of its business key, or its run id."
-    )
-    parser.add_argument("--version", metavar="N", dest="number", type=int, help="Version of the workflow.")
-    people.add_user_argument(parser)
-    parser.add_argument("--output", metavar="FILE", help="File for the drawing (default: standard output).")
-    outputs.add_json_argument(parser)
-
-
-def handle(
-    command: BaseCommand,
-    *,
-    name: str,
-    format: str,
-    id: str | None,
-    number: int | None,
-    output: str | None,
-    as_user: str | None,
-    json: bool,
-    **_: Any,
-) -> None:
-    """Print the drawing of a graph, or write it to a file.
-
-    Raises ``CommandError`` for a workflow that is not a graph, for a run that does not exist, and if the program that
-    draws SVG is missing.
-    """
-    actor = people.resolve_actor(as_user)
-    visible_runs = people.visible_runs(actor)
-    cls, instance, run_id = workflows.find(name).choose(number, {}), None, None
-    if id is not None:
-        # The run may have another version than the class that was named: draw the graph that it runs.
-        target = find_run(_find_id(cls, id), storage=storage(), workflow=cls.name, visible_runs=visible_runs)
-        access.require_access(actor.user, access.VIEW, alias=storage().alias, run=target.row)
-        instance, run_id = instance_of(target, storage=storage()), str(target.selected_run_id)
-        cls = instance.workflow
-    if not issubclass(cls, GraphWorkflow):
-        problem = f"{outputs.escape(name)} is not a graph workflow, so there is nothing to draw"
-        raise CommandError(
-            outputs.with_next_step(problem, "Pass the name of a graph workflow."), returncode=outputs.REFUSED
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments of the command ``temporalex graph`` to its parser."""
+        parser.add_argument("name", metavar="NAME", help="Name of the workflow.")
+        parser.add_argument(
+            "--format",
+            choices=[*render.FORMATS, "svg"],
+            default="mermaid",
+            help="Format of the drawing (default: mermaid).",
         )
-    graph = cls._require_graph()
-    text = render_svg(render.d2(graph, instance)) if format == "svg" else render.FORMATS[format](graph, instance)
-    if output is not None:
-        _write_file(text, Path(output))
-    if json:
-        outputs.print_json(command, _graph_output(cls, graph, instance, run_id, format, text, output))
-    elif output is None:
-        outputs.write_line(command, text.rstrip("\n"))
+        parser.add_argument(
+            "--id", metavar="ID", help="A run: its business id, the value of its business key, or its run id."
+        )
+        parser.add_argument("--version", metavar="N", dest="number", type=int, help="Version of the workflow.")
+        people.add_user_argument(parser)
+        parser.add_argument("--output", metavar="FILE", help="File for the drawing (default: standard output).")
+        outputs.add_json_argument(parser)
+
+    def handle(
+        self,
+        command: BaseCommand,
+        *,
+        name: str,
+        format: str,
+        id: str | None,
+        number: int | None,
+        output: str | None,
+        as_user: str | None,
+        json: bool,
+        **_: Any,
+    ) -> None:
+        """Print the drawing of a graph, or write it to a file.
+
+        Raises ``CommandError`` for a workflow that is not a graph, for a run that does not exist, and if the program
+        that draws SVG is missing.
+        """
+        actor = people.resolve_actor(as_user)
+        visible_runs = people.visible_runs(actor)
+        cls, instance, run_id = workflows.find(name).choose(number, {}), None, None
+        if id is not None:
+            # The run may have another version than the class that was named: draw the graph that it runs.
+            target = find_run(_find_id(cls, id), storage=storage(), workflow=cls.name, visible_runs=visible_runs)
+            access.require_access(actor.user, access.VIEW, alias=storage().alias, run=target.row)
+            instance, run_id = instance_of(target, storage=storage()), str(target.selected_run_id)
+            cls = instance.workflow
+        if not issubclass(cls, GraphWorkflow):
+            problem = f"{outputs.escape(name)} is not a graph workflow, so there is nothing to draw"
+            raise CommandError(
+                outputs.with_next_step(problem, "Pass the name of a graph workflow."), returncode=outputs.REFUSED
+            )
+        graph = cls._require_graph()
+        text = render_svg(render.d2(graph, instance)) if format == "svg" else render.FORMATS[format](graph, instance)
+        if output is not None:
+            _write_file(text, Path(output))
+        if json:
+            outputs.print_json(command, _graph_output(cls, graph, instance, run_id, format, text, output))
+        elif output is None:
+            outputs.write_line(command, text.rstrip("\n"))
 
 
 def _graph_output(

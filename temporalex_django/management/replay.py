@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
@@ -113,101 +113,110 @@ class HistoriesReplayed:
     differences: Sequence[HistoryDifference]
 
 
-output = HistoriesReplayed
-
 #: Number of runs that a process replays at a time.
 _CHUNK_SIZE = 20
 
 
-def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the command ``temporalex replay`` to its parser."""
-    parser.add_argument(
-        "--workflow", action="append", metavar="NAME", help="Only runs of this workflow (can be repeated)."
-    )
-    parser.add_argument("--open", action="store_true", help="Only open runs.")
-    parser.add_argument("--sample", type=int, metavar="N", help="Replay only N runs, chosen at random.")
-    parser.add_argument("--seed", type=int, default=0, help="Seed of the random choice (default: 0).")
-    parser.add_argument(
-        "--file",
-        action="append",
-        metavar="PATH",
-        help="A history file, or a folder of them, to replay instead of the database (can be repeated).",
-    )
-    parser.add_argument("--processes", type=int, help="Use at most this many processes (default: one per processor).")
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        metavar="SECONDS",
-        help="Processor time that the code may take between two waits of a history "
-        "(default: DEADLOCK_TIMEOUT, and a second more for every 10,000 events).",
-    )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="Also fail if an input of an activity or a child differs; "
-        "without this option, differences are only listed.",
-    )
-    outputs.add_json_argument(parser)
+class ReplayCommand:
+    """Replay recorded histories with the current code, as a check before a deploy.
 
-
-def handle(
-    command: BaseCommand,
-    *,
-    file: Sequence[str] | None,
-    sample: int | None,
-    processes: int | None,
-    timeout: float | None,
-    strict: bool,
-    json: bool,
-    **filters: Any,
-) -> None:
-    """Replay the histories and print what was found.
-
-    On the command line, other processes replay the histories, with another hash seed than this process has. Raises
-    ``CommandError`` (exit status 1) if the code does not match a history, or if a history cannot be used, and with exit
-    status 6 if a replay took too long.
+    Nothing is written. The exit status is 1 if a history does not match the code, and 6 if all others were replayed but
+    some took too long.
     """
-    if timeout is not None and not 0 < timeout < math.inf:
-        raise outputs.usage_error(f"--timeout {timeout:g} is not a number of seconds", "Give a number above 0.")
-    if sample is not None and sample < 1:
-        raise outputs.usage_error(f"--sample {sample} is too small", "Give a number of at least 1.")
-    replay_chunk: Callable[[Sequence[Any]], ReplayBatch] = partial(replay_runs, timeout=timeout)
-    on_cluster_count = 0
-    if file:
-        runs: list[Any] = [str(path) for path in _history_files(file)]
-        replay_chunk = partial(replay_files, only=filters["workflow"], timeout=timeout)
-    else:
-        candidates = _select_runs(filters["workflow"], open=filters["open"])
-        on_cluster_count = candidates.filter(mirrored_at__isnull=False).count()
-        runs = _choose(candidates.filter(mirrored_at=None), sample=sample, seed=filters["seed"])
-    chunks = [runs[i : i + _CHUNK_SIZE] for i in range(0, len(runs), _CHUNK_SIZE)]
-    findings: list[Finding] = []
-    differences: list[Finding] = []
-    checked_count = 0
-    # Other processes cannot see what an open transaction has written.
-    shared = not connections[get_settings().DATABASE].in_atomic_block
-    # A set has one order within a process, so code that depends on it fails only under another hash seed (see decision
-    # 16).
-    always_spawn = shared and bool(getattr(command, "_called_from_command_line", False))
-    with outputs.progress(command) as report_progress:
-        for batch in _run_chunks(replay_chunk, chunks, processes or os.cpu_count() or 1, always_spawn=always_spawn):
-            checked_count += batch.histories
-            findings += batch.findings
-            differences += batch.differences
-            mismatch_count = sum(finding["error"] != DeadlockDetected.code for finding in findings)
-            report_progress(checked_count, len(runs), f", {counted(mismatch_count, 'does', 'do')} not match")
-    report = HistoriesReplayed(
-        checked=checked_count,
-        clean=checked_count - len(findings),
-        on_cluster=on_cluster_count,
-        findings=[*map(_misfit_output, findings)],
-        differences=[HistoryDifference(**difference) for difference in differences],
-    )
-    if json:
-        outputs.print_json(command, report)
-    else:
-        _print_report(command, report)
-    _fail_for_findings(report, strict=strict)
+
+    output: ClassVar[Any] = HistoriesReplayed
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments of the command ``temporalex replay`` to its parser."""
+        parser.add_argument(
+            "--workflow", action="append", metavar="NAME", help="Only runs of this workflow (can be repeated)."
+        )
+        parser.add_argument("--open", action="store_true", help="Only open runs.")
+        parser.add_argument("--sample", type=int, metavar="N", help="Replay only N runs, chosen at random.")
+        parser.add_argument("--seed", type=int, default=0, help="Seed of the random choice (default: 0).")
+        parser.add_argument(
+            "--file",
+            action="append",
+            metavar="PATH",
+            help="A history file, or a folder of them, to replay instead of the database (can be repeated).",
+        )
+        parser.add_argument(
+            "--processes", type=int, help="Use at most this many processes (default: one per processor)."
+        )
+        parser.add_argument(
+            "--timeout",
+            type=float,
+            metavar="SECONDS",
+            help="Processor time that the code may take between two waits of a history "
+            "(default: DEADLOCK_TIMEOUT, and a second more for every 10,000 events).",
+        )
+        parser.add_argument(
+            "--strict",
+            action="store_true",
+            help="Also fail if an input of an activity or a child differs; "
+            "without this option, differences are only listed.",
+        )
+        outputs.add_json_argument(parser)
+
+    def handle(
+        self,
+        command: BaseCommand,
+        *,
+        file: Sequence[str] | None,
+        sample: int | None,
+        processes: int | None,
+        timeout: float | None,
+        strict: bool,
+        json: bool,
+        **filters: Any,
+    ) -> None:
+        """Replay the histories and print what was found.
+
+        On the command line, other processes replay the histories, with another hash seed than this process has. Raises
+        ``CommandError`` (exit status 1) if the code does not match a history, or if a history cannot be used, and with
+        exit status 6 if a replay took too long.
+        """
+        if timeout is not None and not 0 < timeout < math.inf:
+            raise outputs.usage_error(f"--timeout {timeout:g} is not a number of seconds", "Give a number above 0.")
+        if sample is not None and sample < 1:
+            raise outputs.usage_error(f"--sample {sample} is too small", "Give a number of at least 1.")
+        replay_chunk: Callable[[Sequence[Any]], ReplayBatch] = partial(replay_runs, timeout=timeout)
+        on_cluster_count = 0
+        if file:
+            runs: list[Any] = [str(path) for path in _history_files(file)]
+            replay_chunk = partial(replay_files, only=filters["workflow"], timeout=timeout)
+        else:
+            candidates = _select_runs(filters["workflow"], open=filters["open"])
+            on_cluster_count = candidates.filter(mirrored_at__isnull=False).count()
+            runs = _choose(candidates.filter(mirrored_at=None), sample=sample, seed=filters["seed"])
+        chunks = [runs[i : i + _CHUNK_SIZE] for i in range(0, len(runs), _CHUNK_SIZE)]
+        findings: list[Finding] = []
+        differences: list[Finding] = []
+        checked_count = 0
+        # Other processes cannot see what an open transaction has written.
+        shared = not connections[get_settings().DATABASE].in_atomic_block
+        # A set has one order within a process, so code that depends on it fails only under another hash seed (see decision
+        # 16).
+        always_spawn = shared and bool(getattr(command, "_called_from_command_line", False))
+        with outputs.progress(command) as report_progress:
+            for batch in _run_chunks(replay_chunk, chunks, processes or os.cpu_count() or 1, always_spawn=always_spawn):
+                checked_count += batch.histories
+                findings += batch.findings
+                differences += batch.differences
+                mismatch_count = sum(finding["error"] != DeadlockDetected.code for finding in findings)
+                report_progress(checked_count, len(runs), f", {counted(mismatch_count, 'does', 'do')} not match")
+        report = HistoriesReplayed(
+            checked=checked_count,
+            clean=checked_count - len(findings),
+            on_cluster=on_cluster_count,
+            findings=[*map(_misfit_output, findings)],
+            differences=[HistoryDifference(**difference) for difference in differences],
+        )
+        if json:
+            outputs.print_json(command, report)
+        else:
+            _print_report(command, report)
+        _fail_for_findings(report, strict=strict)
 
 
 def _histories(count: int) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
@@ -91,8 +91,6 @@ class BackfillPrinted:
     dry_run: bool
 
 
-output = (SchedulePrinted, ScheduleChanged, SlotFired, BackfillPrinted, Sequence[ScheduleDifference])
-
 _ACTIONS: dict[str, tuple[type[ScheduleAction[Any]], str]] = {
     "pause": (PauseSchedule, "is paused"),
     "unpause": (UnpauseSchedule, "is no longer paused"),
@@ -108,25 +106,6 @@ _HELP: dict[str, str] = {
     "diff": "List differences between the schedules declared in code and their rows.",
     "delete": "Delete a schedule and its slots; its runs are kept.",
 }
-
-
-def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the command ``temporalex schedules`` to its parser."""
-    parsers = parser.add_subparsers(dest="verb", required=True, title="actions", metavar="ACTION", help="What to do.")
-    for name, text in _HELP.items():
-        subparser = parsers.add_parser(name, description=text, help=text)
-        if name == "list":
-            _add_list_arguments(subparser)
-        elif name != "diff":
-            subparser.add_argument("name", metavar="NAME", help="Name of the schedule.")
-        if name == "backfill":
-            _add_backfill_arguments(subparser)
-        if name not in ("list", "show", "diff"):
-            subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
-        if name in ("backfill", "delete"):
-            arguments.add_yes_argument(subparser)
-        people.add_user_argument(subparser)
-        outputs.add_json_argument(subparser)
 
 
 def _add_list_arguments(parser: CommandParser) -> None:
@@ -156,27 +135,59 @@ def _add_backfill_arguments(parser: CommandParser) -> None:
     parser.add_argument("--stop", action="store_true", help="Stop the backfill in progress.")
 
 
-def handle(command: BaseCommand, *, verb: str, as_user: str | None, json: bool, **options: Any) -> None:
-    """List or show schedules, or perform an operation on one and print it.
+class SchedulesCommand:
+    """List, show, pause, unpause, trigger, backfill and delete schedules, and compare them with the code.
 
-    Raises ``CommandError`` (exit status 1) if ``diff`` finds differences, and (status 5) if the run of a triggered slot
-    could not be started.
+    `schedules list` and `schedules show NAME` show when schedules fire and what happened to their slots. `schedules
+    diff` lists what differs between the schedules declared in code and their rows, and exits with status 1 if
+    anything does.
     """
-    actor = people.resolve_actor(as_user)
-    match verb:
-        case "list":
-            _print_list(command, actor, json=json, **options)
-        case "show":
-            row = find_schedule(options["name"], actor.user, alias=storage().alias)
-            _print_schedule(command, describe_schedule(row, actor, alias=storage().alias), json=json)
-        case "trigger":
-            _trigger(command, actor, options["name"], options["reason"], json=json)
-        case "backfill":
-            _backfill(command, actor, json=json, **options)
-        case "diff":
-            _print_differences(command, actor, json=json)
-        case _:
-            _change(command, actor, verb, json=json, **options)
+
+    output: ClassVar[Any] = (SchedulePrinted, ScheduleChanged, SlotFired, BackfillPrinted, Sequence[ScheduleDifference])
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments of the command ``temporalex schedules`` to its parser."""
+        parsers = parser.add_subparsers(
+            dest="verb", required=True, title="actions", metavar="ACTION", help="What to do."
+        )
+        for name, text in _HELP.items():
+            subparser = parsers.add_parser(name, description=text, help=text)
+            if name == "list":
+                _add_list_arguments(subparser)
+            elif name != "diff":
+                subparser.add_argument("name", metavar="NAME", help="Name of the schedule.")
+            if name == "backfill":
+                _add_backfill_arguments(subparser)
+            if name not in ("list", "show", "diff"):
+                subparser.add_argument(
+                    "--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log."
+                )
+            if name in ("backfill", "delete"):
+                arguments.add_yes_argument(subparser)
+            people.add_user_argument(subparser)
+            outputs.add_json_argument(subparser)
+
+    def handle(self, command: BaseCommand, *, verb: str, as_user: str | None, json: bool, **options: Any) -> None:
+        """List or show schedules, or perform an operation on one and print it.
+
+        Raises ``CommandError`` (exit status 1) if ``diff`` finds differences, and (status 5) if the run of a triggered
+        slot could not be started.
+        """
+        actor = people.resolve_actor(as_user)
+        match verb:
+            case "list":
+                _print_list(command, actor, json=json, **options)
+            case "show":
+                row = find_schedule(options["name"], actor.user, alias=storage().alias)
+                _print_schedule(command, describe_schedule(row, actor, alias=storage().alias), json=json)
+            case "trigger":
+                _trigger(command, actor, options["name"], options["reason"], json=json)
+            case "backfill":
+                _backfill(command, actor, json=json, **options)
+            case "diff":
+                _print_differences(command, actor, json=json)
+            case _:
+                _change(command, actor, verb, json=json, **options)
 
 
 def _change(

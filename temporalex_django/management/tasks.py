@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import F
@@ -63,66 +63,80 @@ class TaskPrinted:
     nobody_left: bool
 
 
-output = TaskPrinted
+class TasksCommand:
+    """List, show, claim, release, delegate and decide human tasks.
 
-
-def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the command ``temporalex tasks`` to its parser."""
-    parsers = parser.add_subparsers(dest="what", required=True, title="actions", metavar="ACTION", help="What to do.")
-    list_parser = parsers.add_parser(
-        "list", description="List open tasks, the earliest due first.", help="List open tasks."
-    )
-    list_parser.add_argument(
-        "--all", action="store_true", help="With --as-user: list the tasks of all runs that this user may view."
-    )
-    list_parser.add_argument("--workflow", metavar="NAME", help="Only tasks of this class.")
-    list_parser.add_argument(
-        "--limit", type=int, metavar="N", help=f"Print at most N tasks (default: {_DEFAULT_LIMIT}; with --json, all)."
-    )
-    subparsers = [list_parser]
-    for name, text in _TASK_COMMANDS:
-        subparser = parsers.add_parser(name, description=text, help=text)
-        subparser.add_argument("task", metavar="TASK", help="Id of the task.")
-        if name == "decide":
-            subparser.add_argument("outcome", metavar="OUTCOME", help="One of its outcomes, such as approved.")
-            subparser.add_argument(
-                "--data", metavar="JSON", help="Data for its form, as JSON; use - to read it from standard input."
-            )
-            subparser.add_argument("--comment", default="", metavar="TEXT", help="Comment that the history records.")
-        if name == "delegate":
-            subparser.add_argument("to", metavar="NAME", help="Name that the other user logs in with.")
-            subparser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
-        subparsers.append(subparser)
-    for subparser in subparsers:
-        people.add_user_argument(subparser)
-        printing.add_json_argument(subparser)
-
-
-def handle(command: BaseCommand, *, what: str, as_user: str | None, json: bool, **options: Any) -> None:
-    """List or show human tasks, or perform an operation on one and print it.
-
-    Only people operate human tasks, so everything except ``list`` and ``show`` needs ``--as-user``.
+    `tasks list` orders the tasks by due date; with --as-user, it prints only those that this user may decide now.
     """
-    actor = people.resolve_actor(as_user)
-    if what == "list":
-        _print_list(command, actor, json=json, **options)
-        return
-    task = find_task(options["task"], actor.user)
-    if what in ("claim", "release"):
-        (Claim if what == "claim" else Release)(task, by=actor).execute()
-    elif what == "delegate":
-        Delegate(task, to=operations.find_user(options["to"]), reason=options["reason"], by=actor).execute()
-    elif what == "decide":
-        decision_data = parse_json(options["data"], option="--data")
-        Decide(task, outcome=options["outcome"], data=decision_data, comment=options["comment"], by=actor).execute()
-    # Read again after an operation, which has changed the row.
-    (task_output,) = _task_outputs([task if what == "show" else find_task(task.pk, actor.user)], actor)
-    if json:
-        printing.print_json(command, task_output)
-    else:
-        printing.write_line(
-            command, f"{task_output.workflow} {printing.escape(task_output.id)}: {printing.escape(task_output.text)}"
+
+    output: ClassVar[Any] = TaskPrinted
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments of the command ``temporalex tasks`` to its parser."""
+        parsers = parser.add_subparsers(
+            dest="what", required=True, title="actions", metavar="ACTION", help="What to do."
         )
+        list_parser = parsers.add_parser(
+            "list", description="List open tasks, the earliest due first.", help="List open tasks."
+        )
+        list_parser.add_argument(
+            "--all", action="store_true", help="With --as-user: list the tasks of all runs that this user may view."
+        )
+        list_parser.add_argument("--workflow", metavar="NAME", help="Only tasks of this class.")
+        list_parser.add_argument(
+            "--limit",
+            type=int,
+            metavar="N",
+            help=f"Print at most N tasks (default: {_DEFAULT_LIMIT}; with --json, all).",
+        )
+        subparsers = [list_parser]
+        for name, text in _TASK_COMMANDS:
+            subparser = parsers.add_parser(name, description=text, help=text)
+            subparser.add_argument("task", metavar="TASK", help="Id of the task.")
+            if name == "decide":
+                subparser.add_argument("outcome", metavar="OUTCOME", help="One of its outcomes, such as approved.")
+                subparser.add_argument(
+                    "--data", metavar="JSON", help="Data for its form, as JSON; use - to read it from standard input."
+                )
+                subparser.add_argument(
+                    "--comment", default="", metavar="TEXT", help="Comment that the history records."
+                )
+            if name == "delegate":
+                subparser.add_argument("to", metavar="NAME", help="Name that the other user logs in with.")
+                subparser.add_argument(
+                    "--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log."
+                )
+            subparsers.append(subparser)
+        for subparser in subparsers:
+            people.add_user_argument(subparser)
+            printing.add_json_argument(subparser)
+
+    def handle(self, command: BaseCommand, *, what: str, as_user: str | None, json: bool, **options: Any) -> None:
+        """List or show human tasks, or perform an operation on one and print it.
+
+        Only people operate human tasks, so everything except ``list`` and ``show`` needs ``--as-user``.
+        """
+        actor = people.resolve_actor(as_user)
+        if what == "list":
+            _print_list(command, actor, json=json, **options)
+            return
+        task = find_task(options["task"], actor.user)
+        if what in ("claim", "release"):
+            (Claim if what == "claim" else Release)(task, by=actor).execute()
+        elif what == "delegate":
+            Delegate(task, to=operations.find_user(options["to"]), reason=options["reason"], by=actor).execute()
+        elif what == "decide":
+            decision_data = parse_json(options["data"], option="--data")
+            Decide(task, outcome=options["outcome"], data=decision_data, comment=options["comment"], by=actor).execute()
+        # Read again after an operation, which has changed the row.
+        (task_output,) = _task_outputs([task if what == "show" else find_task(task.pk, actor.user)], actor)
+        if json:
+            printing.print_json(command, task_output)
+        else:
+            printing.write_line(
+                command,
+                f"{task_output.workflow} {printing.escape(task_output.id)}: {printing.escape(task_output.text)}",
+            )
 
 
 def _print_list(

@@ -36,7 +36,7 @@ class Cron(Struct, frozen=True, tag="cron"):
     expression: str
 
     def __post_init__(self) -> None:
-        force_setattr(self, "expression", normalize(self.expression))
+        force_setattr(self, "expression", normalize_cron(self.expression))
 
 
 class Interval(Struct, frozen=True, tag="interval"):

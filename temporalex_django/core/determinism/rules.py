@@ -168,10 +168,10 @@ def is_excused(frame: types.FrameType | None) -> bool:
 
 def _rule(name: str) -> Rule | None:
     """Return the rule for the public dotted ``name``, or None. A rule may refuse only calls without an argument."""
-    if (advice := advice(name)) is not None:
-        return Rule(name, advice)
-    if (advice := advice(name, argument=False)) is not None:
-        return Rule(name, advice, _is_missing)
+    if (text := advice(name)) is not None:
+        return Rule(name, text)
+    if (text := advice(name, argument=False)) is not None:
+        return Rule(name, text, _is_missing)
     return None
 
 

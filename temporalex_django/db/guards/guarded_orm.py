@@ -49,7 +49,7 @@ def missing_tables_error(error: DatabaseError, alias: str) -> TablesMissing | No
     )
 
 
-def install() -> None:
+def install_orm_guard() -> None:
     """Guard all database connections against use by workflow code, those that are open included.
 
     The setting ``TEMPORALEX["GUARD"]`` says if a violation raises, warns or is ignored.

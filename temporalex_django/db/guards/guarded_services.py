@@ -26,7 +26,7 @@ _GUARDED: tuple[tuple[type, str, Rule], ...] = (
 )
 
 
-def install() -> None:
+def install_service_guard() -> None:
     """Guard the methods of Django's mail and cache against use by workflow code, once per process."""
     for cls, name, rule in _GUARDED:
         original = getattr(cls, name)

@@ -1,32 +1,44 @@
-"""The command ``manage.py temporalex SUBCOMMAND``; each subcommand is a module or object of ``management``."""
+"""The command ``manage.py temporalex SUBCOMMAND``; each subcommand is a class of ``management``."""
 
 from __future__ import annotations
 
 from argparse import SUPPRESS
+from inspect import cleandoc
 from typing import Any, ClassVar, Protocol
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.management import background_tasks, bulk, doctor, graph, outputs, replay, schedules, tasks
-from temporalex_django.management.fleet import drain, health, migrate, outbox, switches, sync, worker
-from temporalex_django.management.runs import (
-    describe,
-    export,
-    history,
-    list_runs,
-    operator_commands,
-    query,
-    resume,
-    signal,
-    start,
-    update,
-    versions,
-)
+from temporalex_django.management import outputs
+from temporalex_django.management.background_tasks import EnqueuedCommand
+from temporalex_django.management.bulk import BulkCommand
+from temporalex_django.management.doctor import DoctorCommand
+from temporalex_django.management.fleet import drain
+from temporalex_django.management.fleet.health import HealthCommand
+from temporalex_django.management.fleet.migrate import MigrateCommand
+from temporalex_django.management.fleet.outbox import OutgoingCommand
+from temporalex_django.management.fleet.switches import SwitchesCommand
+from temporalex_django.management.fleet.sync import SyncCommand
+from temporalex_django.management.fleet.worker import WorkerCommand
+from temporalex_django.management.graph import GraphCommand
+from temporalex_django.management.replay import ReplayCommand
+from temporalex_django.management.runs import operator_commands
+from temporalex_django.management.runs.describe import DescribeCommand
+from temporalex_django.management.runs.export import ExportCommand
+from temporalex_django.management.runs.history import HistoryCommand
+from temporalex_django.management.runs.list_runs import ListCommand
+from temporalex_django.management.runs.query import QueryCommand
+from temporalex_django.management.runs.resume import ResumeCommand
+from temporalex_django.management.runs.signal import SignalCommand
+from temporalex_django.management.runs.start import StartCommand
+from temporalex_django.management.runs.update import UpdateCommand
+from temporalex_django.management.runs.versions import VersionsCommand
+from temporalex_django.management.schedules import SchedulesCommand
+from temporalex_django.management.tasks import TasksCommand
 from temporalex_django.workers import app_modules
 
 
 class Subcommand(Protocol):
-    """A module or object that is a subcommand of ``temporalex``, such as ``start``.
+    """A subcommand of ``temporalex``, such as ``start``.
 
     Its docstring is the help text. ``output`` is the type of the object that ``--json`` prints, or a tuple of such
     types.
@@ -46,14 +58,14 @@ class _Subparser(CommandParser):
     So a command does not import the modules that other subcommands need for their arguments.
     """
 
-    module: Subcommand | None = None
+    command: Subcommand | None = None
 
     def fill_arguments(self) -> None:
-        if self.module is not None:
-            self.module.add_arguments(self)
+        if self.command is not None:
+            self.command.add_arguments(self)
             _add_general(self)
             # Filled once: parsing again must not add the arguments a second time.
-            self.module = None
+            self.command = None
 
     def parse_known_args(self, *args: Any, **kwargs: Any) -> Any:
         self.fill_arguments()
@@ -84,42 +96,42 @@ class Command(BaseCommand):
     # A worker needs neither the URLs nor the templates of the project, so their checks are not run.
     requires_system_checks = ["temporalex"]
     subcommands: ClassVar[dict[str, Any]] = {
-        "start": start,
-        "list": list_runs,
-        "describe": describe,
-        "history": history,
-        "signal": signal,
-        "update": update,
-        "query": query,
-        "resume": resume,
+        "start": StartCommand(),
+        "list": ListCommand(),
+        "describe": DescribeCommand(),
+        "history": HistoryCommand(),
+        "signal": SignalCommand(),
+        "update": UpdateCommand(),
+        "query": QueryCommand(),
+        "resume": ResumeCommand(),
         **operator_commands.COMMANDS,
         **drain.COMMANDS,
-        "schedules": schedules,
-        "switches": switches,
-        "tasks": tasks,
-        "bulk": bulk,
-        "enqueued": background_tasks,
-        "doctor": doctor,
-        "export": export,
-        "graph": graph,
-        "health": health,
-        "migrate": migrate,
-        "outbox": outbox,
-        "replay": replay,
-        "sync": sync,
-        "versions": versions,
-        "worker": worker,
+        "schedules": SchedulesCommand(),
+        "switches": SwitchesCommand(),
+        "tasks": TasksCommand(),
+        "bulk": BulkCommand(),
+        "enqueued": EnqueuedCommand(),
+        "doctor": DoctorCommand(),
+        "export": ExportCommand(),
+        "graph": GraphCommand(),
+        "health": HealthCommand(),
+        "migrate": MigrateCommand(),
+        "outbox": OutgoingCommand(),
+        "replay": ReplayCommand(),
+        "sync": SyncCommand(),
+        "versions": VersionsCommand(),
+        "worker": WorkerCommand(),
     }
 
     def add_arguments(self, parser: CommandParser) -> None:
         parsers = parser.add_subparsers(
             dest="subcommand", required=True, title="subcommands", metavar="SUBCOMMAND", parser_class=_Subparser
         )
-        for name, module in self.subcommands.items():
+        for name, command in self.subcommands.items():
             # Argparse formats help texts with %.
-            description = (module.__doc__ or "").strip().replace("%", "%%")
+            description = cleandoc(command.__doc__ or "").replace("%", "%%")
             subparser = parsers.add_parser(name, help=description.split("\n", 1)[0], description=description)
-            subparser.module = module
+            subparser.command = command
             if not parser.called_from_command_line:  # call_command reads the options of all subcommands
                 subparser.fill_arguments()
 

@@ -63,7 +63,9 @@ class DrainCommand:
 
 COMMANDS = {
     "drain": DrainCommand(
-        DrainWorker, __doc__ or "", "it stops accepting work within a moment; undrain lets it accept work again"
+        DrainWorker,
+        "Drain a worker from any machine: it finishes its work, accepts nothing new, and keeps running until you stop it.",
+        "it stops accepting work within a moment; undrain lets it accept work again",
     ),
     "undrain": DrainCommand(
         UndrainWorker, "Let a drained worker accept work again.", "it accepts work again within a moment"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
@@ -70,61 +70,70 @@ class QueuesSaid:
     queues: Sequence[QueueDemand]
 
 
-output = HealthSaid
+class HealthCommand:
+    """Check the workers of this machine, for systemd, Kubernetes and people. Uses no database and no server.
 
+    The exit status is 1 if a worker fails the check, or if there is no worker. This command reads a small file that
+    each worker rewrites about once a second.
 
-def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the command ``temporalex health`` to its parser."""
-    parser.add_argument(
-        "--check",
-        choices=get_args(Check),
-        default="ready",
-        help="started: the worker has registered; live: its turns, maintenance and guardian make progress; "
-        "ready: it also has a lease and accepts work (default).",
-    )
-    parser.add_argument(
-        "--pid", type=int, metavar="PID", help="Check only this worker: its pid, or that of its guardian."
-    )
-    parser.add_argument(
-        "--queues",
-        action="store_true",
-        help="Print how many workers each queue needs, from its lag, backlog, rates and durations. Reads the database.",
-    )
-    printing.add_json_argument(parser)
-
-
-def handle(command: BaseCommand, *, check: Check, pid: int | None, queues: bool, json: bool, **_: Any) -> None:
-    """Print the health of the workers of this machine, from the files that they write; no database is used.
-
-    Raises ``CommandError`` (exit status 1) if a worker fails the check, or if there is none. With ``queues``, print the
-    demand of all queues instead.
+    With --queues, print how many workers each queue of the project needs, for autoscalers. This reads the database.
     """
-    if queues:
-        _print_queues(command, json=json)
-        return
-    limit = get_settings().HEALTH_SECONDS
-    # All processes of a machine share this clock, and nobody can set it.
-    now = time.monotonic()
-    outputs = [
-        _worker_output(report, judge_health(report, now=now, limit=limit, guardian_at=guardian_at), now=now)
-        for report, guardian_at in read_health_files(DjangoStorage().domain)
-        if pid in (None, report.pid, report.guardian)
-    ]
-    # No worker is a failure: a supervisor has to start one.
-    is_well = bool(outputs) and all(getattr(worker_output, check) for worker_output in outputs)
-    if json:
-        printing.print_json(command, HealthSaid(well=is_well, checked=check, workers=outputs))
-    else:
-        for worker_output in outputs:
-            report = worker_output.state if worker_output.ready else "; ".join(worker_output.why)
-            if age := worker_output.counters.get("outbox_age"):
-                report += f", the outbox is {age:g} s behind"
-            printing.write_line(
-                command,
-                f"worker {worker_output.pid} ({worker_output.worker}), queues {', '.join(worker_output.queues)}: {report}",
-            )
-    if not is_well:
-        raise CommandError(_problem_text(check, outputs), returncode=exit_codes.FINDINGS)
+
+    output: ClassVar[Any] = HealthSaid
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments of the command ``temporalex health`` to its parser."""
+        parser.add_argument(
+            "--check",
+            choices=get_args(Check),
+            default="ready",
+            help="started: the worker has registered; live: its turns, maintenance and guardian make progress; "
+            "ready: it also has a lease and accepts work (default).",
+        )
+        parser.add_argument(
+            "--pid", type=int, metavar="PID", help="Check only this worker: its pid, or that of its guardian."
+        )
+        parser.add_argument(
+            "--queues",
+            action="store_true",
+            help="Print how many workers each queue needs, from its lag, backlog, rates and durations. Reads the database.",
+        )
+        printing.add_json_argument(parser)
+
+    def handle(
+        self, command: BaseCommand, *, check: Check, pid: int | None, queues: bool, json: bool, **_: Any
+    ) -> None:
+        """Print the health of the workers of this machine, from the files that they write; no database is used.
+
+        Raises ``CommandError`` (exit status 1) if a worker fails the check, or if there is none. With ``queues``, print
+        the demand of all queues instead.
+        """
+        if queues:
+            _print_queues(command, json=json)
+            return
+        limit = get_settings().HEALTH_SECONDS
+        # All processes of a machine share this clock, and nobody can set it.
+        now = time.monotonic()
+        outputs = [
+            _worker_output(report, judge_health(report, now=now, limit=limit, guardian_at=guardian_at), now=now)
+            for report, guardian_at in read_health_files(DjangoStorage().domain)
+            if pid in (None, report.pid, report.guardian)
+        ]
+        # No worker is a failure: a supervisor has to start one.
+        is_well = bool(outputs) and all(getattr(worker_output, check) for worker_output in outputs)
+        if json:
+            printing.print_json(command, HealthSaid(well=is_well, checked=check, workers=outputs))
+        else:
+            for worker_output in outputs:
+                report = worker_output.state if worker_output.ready else "; ".join(worker_output.why)
+                if age := worker_output.counters.get("outbox_age"):
+                    report += f", the outbox is {age:g} s behind"
+                printing.write_line(
+                    command,
+                    f"worker {worker_output.pid} ({worker_output.worker}), queues {', '.join(worker_output.queues)}: {report}",
+                )
+        if not is_well:
+            raise CommandError(_problem_text(check, outputs), returncode=exit_codes.FINDINGS)
 
 
 def _print_queues(command: BaseCommand, *, json: bool) -> None:

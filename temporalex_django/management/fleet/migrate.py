@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
@@ -41,78 +41,98 @@ class RunsMoved:
     runs: Sequence[MoveOutcome]
 
 
-output = RunsMoved
+class MigrateCommand:
+    """Move open runs to another version of their class. This does not migrate the database.
 
+    For each run, print whether it moves, and if not, why not.
 
-def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the command ``temporalex migrate`` to its parser."""
-    parser.add_argument("flow", metavar="FLOW", help="Name of the workflow.")
-    parser.add_argument(
-        "--from", dest="old", type=int, required=True, metavar="VERSION", help="Current version of the runs."
-    )
-    parser.add_argument("--to", dest="new", type=int, required=True, metavar="VERSION", help="New version.")
-    parser.add_argument(
-        "--map", dest="names", action="append", default=[], metavar="OLD=NEW", help="A renamed step (can be repeated)."
-    )
-    people.add_user_argument(parser)
-    parser.add_argument("--dry-run", action="store_true", help="Report what would happen, without changing anything.")
-    parser.add_argument("--batch", type=int, default=500, metavar="N", help="Runs to read at a time (default: 500).")
-    outputs.add_json_argument(parser)
+    `temporalex migrate FLOW --from 1 --to 2 [--map OldStep=NewStep] [--dry-run]`.
 
-
-def handle(
-    command: BaseCommand,
-    *,
-    flow: str,
-    old: int,
-    new: int,
-    names: Sequence[str],
-    dry_run: bool,
-    batch: int,
-    json: bool,
-    as_user: str | None,
-    **_: Any,
-) -> None:
-    """Move the runs, each in a transaction of its own, and print the outcome of each.
-
-    Raises ``CommandError`` if this process lacks a version, and if a run was not moved.
+    Name steps by their classes or by their keys. `--map Old=` drops the data of a step that has ended.
     """
-    if batch < 1:
-        raise outputs.usage_error(f"--batch {batch} is too small", "Give a number of at least 1.")
-    old_class, new_class = _resolve_class(flow, old), _resolve_class(flow, new)
-    # Both classes and the mapping are checked before the first run is moved.
-    mapping = _parse_mapping(names, old_class, new_class)
-    verdicts: list[MoveOutcome] = []
-    actor = people.resolve_actor(as_user)
-    runs = people.visible_runs(actor).exclude(status__in=CLOSED_STATUSES).filter(workflow=flow, version=old)
-    # Counting costs a scan, which only a progress bar needs.
-    total = 0
-    if outputs.is_watched(command, lines=not json):
-        total = runs.count()
-    with outputs.progress(command, lines=not json) as report:
-        for done, run in enumerate(iterate_pages(runs.only("chain_id"), by="id", size=batch), 1):
-            target = find_chain(run.chain_id, storage=storage())
-            report(done, total)
-            # Read again by its chain: the run may have ended, or moved, since the page was read.
-            if target.version != old or target.closed:
-                continue
-            verdict = Move(target, version=new, names=mapping, rehearse=dry_run, by=actor).execute()
-            verdicts.append(verdict)
-            if not json:
-                result_text = ("would move" if dry_run else "moved") if verdict.moves else f"not moved: {verdict.why}"
-                outputs.write_line(command, outputs.escape(f"{verdict.workflow_id}  {result_text}"))
-    unmoved = [verdict for verdict in verdicts if not verdict.moves]
-    if json:
-        outputs.print_json(command, RunsMoved(dry_run=dry_run, runs=verdicts))
-    else:
-        moved_text = f"{len(verdicts) - len(unmoved)} of {counted(len(verdicts), 'run', 'runs')} {'would move' if dry_run else 'moved'}"
-        outputs.write_line(command, moved_text)
-    # A pipeline must notice that the old version is still in use.
-    if unmoved:
-        text = outputs.with_next_step(
-            f"{counted(len(unmoved), 'run stays', 'runs stay')} at version {old}", "The reasons are listed above."
+
+    output: ClassVar[Any] = RunsMoved
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments of the command ``temporalex migrate`` to its parser."""
+        parser.add_argument("flow", metavar="FLOW", help="Name of the workflow.")
+        parser.add_argument(
+            "--from", dest="old", type=int, required=True, metavar="VERSION", help="Current version of the runs."
         )
-        raise CommandError(text, returncode=outputs.FINDINGS)
+        parser.add_argument("--to", dest="new", type=int, required=True, metavar="VERSION", help="New version.")
+        parser.add_argument(
+            "--map",
+            dest="names",
+            action="append",
+            default=[],
+            metavar="OLD=NEW",
+            help="A renamed step (can be repeated).",
+        )
+        people.add_user_argument(parser)
+        parser.add_argument(
+            "--dry-run", action="store_true", help="Report what would happen, without changing anything."
+        )
+        parser.add_argument(
+            "--batch", type=int, default=500, metavar="N", help="Runs to read at a time (default: 500)."
+        )
+        outputs.add_json_argument(parser)
+
+    def handle(
+        self,
+        command: BaseCommand,
+        *,
+        flow: str,
+        old: int,
+        new: int,
+        names: Sequence[str],
+        dry_run: bool,
+        batch: int,
+        json: bool,
+        as_user: str | None,
+        **_: Any,
+    ) -> None:
+        """Move the runs, each in a transaction of its own, and print the outcome of each.
+
+        Raises ``CommandError`` if this process lacks a version, and if a run was not moved.
+        """
+        if batch < 1:
+            raise outputs.usage_error(f"--batch {batch} is too small", "Give a number of at least 1.")
+        old_class, new_class = _resolve_class(flow, old), _resolve_class(flow, new)
+        # Both classes and the mapping are checked before the first run is moved.
+        mapping = _parse_mapping(names, old_class, new_class)
+        verdicts: list[MoveOutcome] = []
+        actor = people.resolve_actor(as_user)
+        runs = people.visible_runs(actor).exclude(status__in=CLOSED_STATUSES).filter(workflow=flow, version=old)
+        # Counting costs a scan, which only a progress bar needs.
+        total = 0
+        if outputs.is_watched(command, lines=not json):
+            total = runs.count()
+        with outputs.progress(command, lines=not json) as report:
+            for done, run in enumerate(iterate_pages(runs.only("chain_id"), by="id", size=batch), 1):
+                target = find_chain(run.chain_id, storage=storage())
+                report(done, total)
+                # Read again by its chain: the run may have ended, or moved, since the page was read.
+                if target.version != old or target.closed:
+                    continue
+                verdict = Move(target, version=new, names=mapping, rehearse=dry_run, by=actor).execute()
+                verdicts.append(verdict)
+                if not json:
+                    result_text = (
+                        ("would move" if dry_run else "moved") if verdict.moves else f"not moved: {verdict.why}"
+                    )
+                    outputs.write_line(command, outputs.escape(f"{verdict.workflow_id}  {result_text}"))
+        unmoved = [verdict for verdict in verdicts if not verdict.moves]
+        if json:
+            outputs.print_json(command, RunsMoved(dry_run=dry_run, runs=verdicts))
+        else:
+            moved_text = f"{len(verdicts) - len(unmoved)} of {counted(len(verdicts), 'run', 'runs')} {'would move' if dry_run else 'moved'}"
+            outputs.write_line(command, moved_text)
+        # A pipeline must notice that the old version is still in use.
+        if unmoved:
+            text = outputs.with_next_step(
+                f"{counted(len(unmoved), 'run stays', 'runs stay')} at version {old}", "The reasons are listed above."
+            )
+            raise CommandError(text, returncode=outputs.FINDINGS)
 
 
 def _resolve_class(flow: str, version: int) -> type[Workflow]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
@@ -53,7 +53,6 @@ class WorkerSaid:
     about: Mapping[str, str] | None = None
 
 
-output = WorkerSaid
 _LARGEST_PORT = 65_535
 _BACKENDS = (TABLES, TEMPORAL)
 
@@ -81,35 +80,6 @@ class JsonLogHandler(logging.Handler):
             self.handleError(record)
 
 
-def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the command ``temporalex worker`` to its parser."""
-    parser.add_argument(
-        "--queues", help="Names of queues, comma-separated (default: all queues that workflows and activities use)."
-    )
-    parser.add_argument(
-        "--backend",
-        choices=_BACKENDS,
-        help="Poll only the tables, or only the Temporal cluster of the project (default: both).",
-    )
-    parser.add_argument(
-        "--burst",
-        action="store_true",
-        help="Stop when nothing is due in the tables. With this option, the worker does not poll a cluster.",
-    )
-    parser.add_argument("--timeout", type=float, help="With --burst: fail if work remains after this many seconds.")
-    parser.add_argument(
-        "--metrics-port",
-        type=_port,
-        help="Serve the metrics of this process to Prometheus on this port (0: any free port).",
-    )
-    parser.add_argument(
-        "--metrics-host",
-        default="127.0.0.1",
-        help="Address on which to serve the metrics (default: 127.0.0.1, which other machines cannot reach).",
-    )
-    outputs.add_json_argument(parser)
-
-
 def _port(text: str) -> int:
     """Return the number of a port. Raises ``ValueError``."""
     if not 0 <= (port := int(text)) <= _LARGEST_PORT:
@@ -117,95 +87,132 @@ def _port(text: str) -> int:
     return port
 
 
-def handle(
-    command: BaseCommand,
-    *,
-    queues: str | None,
-    backend: str | None = None,
-    burst: bool,
-    timeout: float | None,
-    json: bool,
-    metrics_port: int | None = None,
-    metrics_host: str = "127.0.0.1",
-    verbosity: int = 1,
-    **_: Any,
-) -> None:
-    """Run a worker until SIGTERM or SIGINT, or with ``--burst`` until nothing is due.
+class WorkerCommand:
+    """Advance workflows and run their activities in this process until it is stopped."""
 
-    After the first of these signals the worker finishes its turn, waits for its activities, releases its other claims,
-    and ends. This takes at most ``DRAIN_SECONDS`` plus ``LEAVE_SECONDS``. After a second signal it ends at once.
+    output: ClassVar[Any] = WorkerSaid
 
-    On the command line, a child process does the work, and this process is its guardian. With ``--json`` the log goes
-    to the standard output as well, unless the project has configured logging.
-    """
-    _log_to_console(command, verbosity, json=json)
-    queue_names = _parse_queues(command, queues)
-    _check_backend(backend, burst=burst)
-    settings, on_heartbeat = get_settings(), _do_nothing
-    hard_limit = settings.HARD_DEADLOCK_TIMEOUT
-    if hard_limit is not None and getattr(command, "_called_from_command_line", False):
-        # The process forks: parent and child must not share a connection, and no thread may exist yet (see decision
-        # 21).
-        connections.close_all()
-        leaves_within = settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments of the command ``temporalex worker`` to its parser."""
+        parser.add_argument(
+            "--queues", help="Names of queues, comma-separated (default: all queues that workflows and activities use)."
+        )
+        parser.add_argument(
+            "--backend",
+            choices=_BACKENDS,
+            help="Poll only the tables, or only the Temporal cluster of the project (default: both).",
+        )
+        parser.add_argument(
+            "--burst",
+            action="store_true",
+            help="Stop when nothing is due in the tables. With this option, the worker does not poll a cluster.",
+        )
+        parser.add_argument("--timeout", type=float, help="With --burst: fail if work remains after this many seconds.")
+        parser.add_argument(
+            "--metrics-port",
+            type=_port,
+            help="Serve the metrics of this process to Prometheus on this port (0: any free port).",
+        )
+        parser.add_argument(
+            "--metrics-host",
+            default="127.0.0.1",
+            help="Address on which to serve the metrics (default: 127.0.0.1, which other machines cannot reach).",
+        )
+        outputs.add_json_argument(parser)
+
+    def handle(
+        self,
+        command: BaseCommand,
+        *,
+        queues: str | None,
+        backend: str | None = None,
+        burst: bool,
+        timeout: float | None,
+        json: bool,
+        metrics_port: int | None = None,
+        metrics_host: str = "127.0.0.1",
+        verbosity: int = 1,
+        **_: Any,
+    ) -> None:
+        """Run a worker until SIGTERM or SIGINT, or with ``--burst`` until nothing is due.
+
+        After the first of these signals the worker finishes its turn, waits for its activities, releases its other
+        claims, and ends. This takes at most ``DRAIN_SECONDS`` plus ``LEAVE_SECONDS``. After a second signal it ends at
+        once.
+
+        On the command line, a child process does the work, and this process is its guardian. With ``--json`` the log
+        goes to the standard output as well, unless the project has configured logging.
+        """
+        _log_to_console(command, verbosity, json=json)
+        queue_names = _parse_queues(command, queues)
+        _check_backend(backend, burst=burst)
+        settings, on_heartbeat = get_settings(), _do_nothing
+        hard_limit = settings.HARD_DEADLOCK_TIMEOUT
+        if hard_limit is not None and getattr(command, "_called_from_command_line", False):
+            # The process forks: parent and child must not share a connection, and no thread may exist yet (see decision
+            # 21).
+            connections.close_all()
+            leaves_within = settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
+            storage = DjangoStorage()
+            outcome = supervise(
+                storage.domain, hard_limit, leaves_within=leaves_within, report_deaths=partial(report_deaths, storage)
+            )
+            # The parent gets the exit status of the child; the child gets a function, and goes on below.
+            if isinstance(outcome, int):
+                os._exit(outcome)
+            on_heartbeat = outcome
+            faulthandler.enable()
+        stop = threading.Event()
+        # Python allows signal handlers in the main thread alone; tests run the command in others.
+        if threading.current_thread() is threading.main_thread():
+            StopSignals(stop)
+        metrics_address = None
+        if metrics_port is not None:
+            metrics_address = _serve_metrics(metrics_host, metrics_port)
+        if not workflow.registry:
+            command.stderr.write(
+                "No workflow is registered: define one in workflows.py of an installed app, or import it there."
+            )
         storage = DjangoStorage()
-        outcome = supervise(
-            storage.domain, hard_limit, leaves_within=leaves_within, report_deaths=partial(report_deaths, storage)
+        try:
+            if not retry_until_available(
+                connections[storage.alias].ensure_connection, storage=storage, stop=stop, timeout=timeout
+            ):
+                return
+        except TimeoutError as exc:
+            raise CommandError(str(exc), returncode=outputs.NOT_SET_UP) from exc
+        # After the database is reachable, so that a worker may be started before it.
+        if missing := unapplied_migrations(storage.alias):
+            text = f"the workflow tables are not up to date: run manage.py migrate (not applied: {', '.join(missing)})"
+            raise CommandError(text, returncode=outputs.NOT_SET_UP)
+        loop = WorkerLoop(
+            queues=None if queues is None else queue_names,
+            backends=_BACKENDS if backend is None else (backend,),
+            kind="burst" if burst else "worker",
+            on_heartbeat=on_heartbeat,
         )
-        # The parent gets the exit status of the child; the child gets a function, and goes on below.
-        if isinstance(outcome, int):
-            os._exit(outcome)
-        on_heartbeat = outcome
-        faulthandler.enable()
-    stop = threading.Event()
-    # Python allows signal handlers in the main thread alone; tests run the command in others.
-    if threading.current_thread() is threading.main_thread():
-        StopSignals(stop)
-    metrics_address = None
-    if metrics_port is not None:
-        metrics_address = _serve_metrics(metrics_host, metrics_port)
-    if not workflow.registry:
-        command.stderr.write(
-            "No workflow is registered: define one in workflows.py of an installed app, or import it there."
+        worker_id, text = str(loop.row.id), _describe(loop, queue_names, metrics_address, burst=burst)
+        start_event = WorkerSaid(
+            event="started",
+            at=datetime.now(UTC),
+            text=f"worker {worker_id}: {text}, database {loop.alias!r}",
+            worker=worker_id,
+            workflows=len(workflow.registry),
+            queues=queue_names,
+            database=loop.alias,
         )
-    storage = DjangoStorage()
-    try:
-        if not retry_until_available(
-            connections[storage.alias].ensure_connection, storage=storage, stop=stop, timeout=timeout
-        ):
-            return
-    except TimeoutError as exc:
-        raise CommandError(str(exc), returncode=outputs.NOT_SET_UP) from exc
-    # After the database is reachable, so that a worker may be started before it.
-    if missing := unapplied_migrations(storage.alias):
-        text = f"the workflow tables are not up to date: run manage.py migrate (not applied: {', '.join(missing)})"
-        raise CommandError(text, returncode=outputs.NOT_SET_UP)
-    loop = WorkerLoop(
-        queues=None if queues is None else queue_names,
-        backends=_BACKENDS if backend is None else (backend,),
-        kind="burst" if burst else "worker",
-        on_heartbeat=on_heartbeat,
-    )
-    worker_id, text = str(loop.row.id), _describe(loop, queue_names, metrics_address, burst=burst)
-    start_event = WorkerSaid(
-        event="started",
-        at=datetime.now(UTC),
-        text=f"worker {worker_id}: {text}, database {loop.alias!r}",
-        worker=worker_id,
-        workflows=len(workflow.registry),
-        queues=queue_names,
-        database=loop.alias,
-    )
-    _print_event(command, start_event, json=json)
-    tune_collector()
-    try:
-        turns = loop.run(stop, until_idle=burst, timeout=timeout)
-    except TimeoutError as exc:
-        raise CommandError(str(exc), returncode=outputs.FINDINGS) from exc
-    text = f"worker {worker_id}: stopped after {counted(turns, 'turn', 'turns')} of runs"
-    _print_event(
-        command, WorkerSaid(event="ended", at=datetime.now(UTC), text=text, worker=worker_id, turns=turns), json=json
-    )
+        _print_event(command, start_event, json=json)
+        tune_collector()
+        try:
+            turns = loop.run(stop, until_idle=burst, timeout=timeout)
+        except TimeoutError as exc:
+            raise CommandError(str(exc), returncode=outputs.FINDINGS) from exc
+        text = f"worker {worker_id}: stopped after {counted(turns, 'turn', 'turns')} of runs"
+        _print_event(
+            command,
+            WorkerSaid(event="ended", at=datetime.now(UTC), text=text, worker=worker_id, turns=turns),
+            json=json,
+        )
 
 
 def _describe(loop: WorkerLoop, queue_names: Sequence[str], metrics_address: str | None, *, burst: bool) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import QuerySet
@@ -22,40 +22,44 @@ from temporalex_django.operations.read.describe import describe
 from temporalex_django.operations.read.run_filters import annotate_attempts
 from temporalex_django.operations.read.run_summary import summarize_run
 
-output = RunDescribed
 
+class DescribeCommand:
+    """Show the state of a run, what it is waiting for, and the messages that it accepts."""
 
-def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the command ``temporalex describe`` to its parser."""
-    arguments.add_run_arguments(parser)
+    output: ClassVar[Any] = RunDescribed
 
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments of the command ``temporalex describe`` to its parser."""
+        arguments.add_run_arguments(parser)
 
-def handle(command: BaseCommand, *, run: str, workflow: str | None, as_user: str | None, json: bool, **_: Any) -> None:
-    """Print the description of a run.
+    def handle(
+        self, command: BaseCommand, *, run: str, workflow: str | None, as_user: str | None, json: bool, **_: Any
+    ) -> None:
+        """Print the description of a run.
 
-    It writes nothing but, for a user who sees payloads, an audit row about the read.
-    """
-    actor = people.resolve_actor(as_user)
-    target = arguments.find_visible_target(run, workflow, actor=actor)
-    runs = Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain")
-    row = annotate_attempts(runs).filter(pk=target.selected_run_id).first()
-    if row is None:  # it was deleted after it was found
-        raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} no longer exists")
-    redactor = redactor_for(actor.user, row)
-    # Recorded before anything is printed: a reader who stops the output has read it, too.
-    if redactor.shows_payloads:
-        audit.record_read(actor, row)
-    run_output = RunDescribed(
-        run=describe(target, storage=storage(), run=row, redactor=redactor),
-        queue=row.queue,
-        created_at=row.created_at,
-        parent_run_id=_visible_parent_id(row, people.visible_runs(actor)),
-        summary=summary_output(summarize_run(row, redactor=redactor)),
-    )
-    if json:
-        outputs.print_json(command, run_output)
-        return
-    outputs.print_table(command, ("", ""), [(name, text) for name, text in _text_rows(run_output) if text])
+        It writes nothing but, for a user who sees payloads, an audit row about the read.
+        """
+        actor = people.resolve_actor(as_user)
+        target = arguments.find_visible_target(run, workflow, actor=actor)
+        runs = Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain")
+        row = annotate_attempts(runs).filter(pk=target.selected_run_id).first()
+        if row is None:  # it was deleted after it was found
+            raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} no longer exists")
+        redactor = redactor_for(actor.user, row)
+        # Recorded before anything is printed: a reader who stops the output has read it, too.
+        if redactor.shows_payloads:
+            audit.record_read(actor, row)
+        run_output = RunDescribed(
+            run=describe(target, storage=storage(), run=row, redactor=redactor),
+            queue=row.queue,
+            created_at=row.created_at,
+            parent_run_id=_visible_parent_id(row, people.visible_runs(actor)),
+            summary=summary_output(summarize_run(row, redactor=redactor)),
+        )
+        if json:
+            outputs.print_json(command, run_output)
+            return
+        outputs.print_table(command, ("", ""), [(name, text) for name, text in _text_rows(run_output) if text])
 
 
 def _visible_parent_id(row: Instance, visible_runs: QuerySet[Instance]) -> str | None:

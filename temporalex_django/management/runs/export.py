@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db.models import Q
@@ -44,74 +44,80 @@ class HistoryWritten:
     path: str
 
 
-output = HistoryWritten
+class ExportCommand:
+    """Write histories as JSON files, one for each run, for `temporalex replay --file` and for tests.
 
-
-def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the command ``temporalex export`` to its parser."""
-    parser.add_argument("ids", nargs="*", metavar="ID", help="Business ids (all their runs) or run ids.")
-    parser.add_argument("--workflow", metavar="NAME", help="All runs of this workflow.")
-    parser.add_argument("--open", action="store_true", help="Only open runs.")
-    people.add_user_argument(parser)
-    parser.add_argument(
-        "--output", metavar="FOLDER", default=".", help="Folder for the files (default: the current folder)."
-    )
-    outputs.add_json_argument(parser)
-
-
-def handle(
-    command: BaseCommand,
-    *,
-    ids: list[str],
-    workflow: str | None,
-    open: bool,
-    output: str,
-    as_user: str | None,
-    json: bool,
-    **_: Any,
-) -> None:
-    """Write the history of each run to a file, and print a line for each; a file that exists is replaced.
-
-    One history is in memory at a time. A run on a Temporal cluster whose history cannot be read is skipped and named.
-    Raises ``CommandError`` if no run matches, for a user who may not see payloads, and at the end if runs were skipped.
+    The files contain the payloads in plain text.
     """
-    if not ids and workflow is None:
-        raise outputs.usage_error("no runs are selected", "Give business ids, run ids, or --workflow NAME.")
-    actor = people.resolve_actor(as_user)
-    runs = people.visible_runs(actor).filter(started_at__isnull=False)
-    if ids:
-        runs = runs.filter(_id_condition(ids))
-    if workflow is not None:
-        runs = runs.filter(workflow=workflow)
-    if open:
-        runs = runs.exclude(status__in=CLOSED_STATUSES)
-    folder, storage, count, skipped = Path(output), DjangoStorage(), 0, 0
-    total = 0
-    if outputs.is_watched(command, lines=json):
-        total = runs.count()
-    with outputs.progress(command, lines=json) as report:
-        # Runs are read by pages of ids, so an export of any size takes little memory.
-        for row in iterate_pages(runs.defer(*UNREAD_COLUMNS).select_related("chain"), by="id"):
-            try:
-                history_output = _write_history(row, folder, _redactor(actor.user, row), storage)
-            except QueryFailed as exc:
-                skipped += 1
-                command.stderr.write(outputs.escape(f"skipped: {exc}"))
-                continue
-            count += 1
-            report(count, total)
-            if json:
-                outputs.print_json_line(command, history_output)
-    if not count and not skipped:
-        text = outputs.with_next_step("no matching run has a history", "List the runs: manage.py temporalex list")
-        raise CommandError(text, returncode=outputs.NOT_FOUND)
-    if not json:
-        outputs.write_line(command, outputs.escape(f"{counted(count, 'history', 'histories')} written to {folder}"))
-    if skipped:
-        raise CommandError(
-            f"{skipped:,} of {counted(count + skipped, 'history', 'histories')} could not be read, and "
-            f"{'was' if skipped == 1 else 'were'} not written"
+
+    output: ClassVar[Any] = HistoryWritten
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments of the command ``temporalex export`` to its parser."""
+        parser.add_argument("ids", nargs="*", metavar="ID", help="Business ids (all their runs) or run ids.")
+        parser.add_argument("--workflow", metavar="NAME", help="All runs of this workflow.")
+        parser.add_argument("--open", action="store_true", help="Only open runs.")
+        people.add_user_argument(parser)
+        parser.add_argument(
+            "--output", metavar="FOLDER", default=".", help="Folder for the files (default: the current folder)."
         )
+        outputs.add_json_argument(parser)
+
+    def handle(
+        self,
+        command: BaseCommand,
+        *,
+        ids: list[str],
+        workflow: str | None,
+        open: bool,
+        output: str,
+        as_user: str | None,
+        json: bool,
+        **_: Any,
+    ) -> None:
+        """Write the history of each run to a file, and print a line for each; a file that exists is replaced.
+
+        One history is in memory at a time. A run on a Temporal cluster whose history cannot be read is skipped and
+        named. Raises ``CommandError`` if no run matches, for a user who may not see payloads, and at the end if runs
+        were skipped.
+        """
+        if not ids and workflow is None:
+            raise outputs.usage_error("no runs are selected", "Give business ids, run ids, or --workflow NAME.")
+        actor = people.resolve_actor(as_user)
+        runs = people.visible_runs(actor).filter(started_at__isnull=False)
+        if ids:
+            runs = runs.filter(_id_condition(ids))
+        if workflow is not None:
+            runs = runs.filter(workflow=workflow)
+        if open:
+            runs = runs.exclude(status__in=CLOSED_STATUSES)
+        folder, storage, count, skipped = Path(output), DjangoStorage(), 0, 0
+        total = 0
+        if outputs.is_watched(command, lines=json):
+            total = runs.count()
+        with outputs.progress(command, lines=json) as report:
+            # Runs are read by pages of ids, so an export of any size takes little memory.
+            for row in iterate_pages(runs.defer(*UNREAD_COLUMNS).select_related("chain"), by="id"):
+                try:
+                    history_output = _write_history(row, folder, _redactor(actor.user, row), storage)
+                except QueryFailed as exc:
+                    skipped += 1
+                    command.stderr.write(outputs.escape(f"skipped: {exc}"))
+                    continue
+                count += 1
+                report(count, total)
+                if json:
+                    outputs.print_json_line(command, history_output)
+        if not count and not skipped:
+            text = outputs.with_next_step("no matching run has a history", "List the runs: manage.py temporalex list")
+            raise CommandError(text, returncode=outputs.NOT_FOUND)
+        if not json:
+            outputs.write_line(command, outputs.escape(f"{counted(count, 'history', 'histories')} written to {folder}"))
+        if skipped:
+            raise CommandError(
+                f"{skipped:,} of {counted(count + skipped, 'history', 'histories')} could not be read, and "
+                f"{'was' if skipped == 1 else 'were'} not written"
+            )
 
 
 #: O_NOFOLLOW: other users who may write to the folder could place a link there, and choose which file is overwritten.

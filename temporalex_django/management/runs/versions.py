@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import Count, Min
@@ -34,47 +34,48 @@ class VersionOpen:
     missing: str | None
 
 
-output = Sequence[VersionOpen]
+class VersionsCommand:
+    """List the versions of workflows that open runs use, and which workers have their code."""
 
+    output: ClassVar[Any] = Sequence[VersionOpen]
 
-def add_arguments(parser: CommandParser) -> None:
-    """Add the arguments of the command ``temporalex versions`` to its parser."""
-    parser.add_argument("flows", nargs="*", metavar="FLOW", help="Only these workflows.")
-    people.add_user_argument(parser)
-    add_json_argument(parser)
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments of the command ``temporalex versions`` to its parser."""
+        parser.add_argument("flows", nargs="*", metavar="FLOW", help="Only these workflows.")
+        people.add_user_argument(parser)
+        add_json_argument(parser)
 
-
-def handle(command: BaseCommand, *, flows: list[str], json: bool, as_user: str | None, **_: Any) -> None:
-    """Print the numbers of open runs by class, version and queue: one query, and one for the workers."""
-    alias = get_settings().DATABASE
-    # Without the default order, which would be added to GROUP BY.
-    runs = people.visible_runs(people.resolve_actor(as_user)).exclude(status__in=CLOSED_STATUSES).order_by()
-    if flows:
-        runs = runs.filter(workflow__in=flows)
-    rows = runs.values("workflow", "version", "queue").annotate(open=Count("pk"), oldest=Min("created_at"))
-    workers = live_workers(alias=alias)
-    local_versions = workflows.registered_versions()
-    outputs = [
-        VersionOpen(
-            workflow=row["workflow"],
-            version=row["version"],
-            queue=row["queue"],
-            open=row["open"],
-            oldest=row["oldest"].isoformat(),
-            here=row["version"] in local_versions.get(row["workflow"], ()),
-            missing=workers.missing_worker(workflow=row["workflow"], version=row["version"], queue=row["queue"]),
-        )
-        for row in sorted(rows, key=lambda row: (row["workflow"], row["version"], row["queue"]))
-    ]
-    if json:
-        print_json(command, outputs)
-        return
-    for version_output in outputs:
-        code_text = "code here" if version_output.here else "no code here"
-        wait_text = ""
-        if version_output.missing:
-            wait_text = f"; waiting for {version_output.missing}"
-        text = f"{version_output.workflow} version {version_output.version}: {version_output.open} open, oldest {version_output.oldest}, {code_text}{wait_text}"
-        write_line(command, escape(text))
-    if not outputs:
-        write_line(command, "no open runs")
+    def handle(self, command: BaseCommand, *, flows: list[str], json: bool, as_user: str | None, **_: Any) -> None:
+        """Print the numbers of open runs by class, version and queue: one query, and one for the workers."""
+        alias = get_settings().DATABASE
+        # Without the default order, which would be added to GROUP BY.
+        runs = people.visible_runs(people.resolve_actor(as_user)).exclude(status__in=CLOSED_STATUSES).order_by()
+        if flows:
+            runs = runs.filter(workflow__in=flows)
+        rows = runs.values("workflow", "version", "queue").annotate(open=Count("pk"), oldest=Min("created_at"))
+        workers = live_workers(alias=alias)
+        local_versions = workflows.registered_versions()
+        outputs = [
+            VersionOpen(
+                workflow=row["workflow"],
+                version=row["version"],
+                queue=row["queue"],
+                open=row["open"],
+                oldest=row["oldest"].isoformat(),
+                here=row["version"] in local_versions.get(row["workflow"], ()),
+                missing=workers.missing_worker(workflow=row["workflow"], version=row["version"], queue=row["queue"]),
+            )
+            for row in sorted(rows, key=lambda row: (row["workflow"], row["version"], row["queue"]))
+        ]
+        if json:
+            print_json(command, outputs)
+            return
+        for version_output in outputs:
+            code_text = "code here" if version_output.here else "no code here"
+            wait_text = ""
+            if version_output.missing:
+                wait_text = f"; waiting for {version_output.missing}"
+            text = f"{version_output.workflow} version {version_output.version}: {version_output.open} open, oldest {version_output.oldest}, {code_text}{wait_text}"
+            write_line(command, escape(text))
+        if not outputs:
+            write_line(command, "no open runs")

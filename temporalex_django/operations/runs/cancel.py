@@ -13,7 +13,7 @@ from temporalex_django.backends.routing import backend_of
 from temporalex_django.conf import get_settings
 from temporalex_django.engine.activity_policy import begins_later
 from temporalex_django.models import Instance
-from temporalex_django.models.runs import Status
+from temporalex_django.models import Status
 from temporalex_django.operations.fleet.live_workers import live_workers
 from temporalex_django.operations.runs.operator_action import OperatorRunAction, Text
 

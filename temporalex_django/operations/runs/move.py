@@ -14,7 +14,7 @@ from temporalex_django.authoring.workflow import fork_options, start_options
 from temporalex_django.backends.protocol import RunTarget, refusal_of
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.conf import codec
-from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.core.history.people import next_run_snapshot
 from temporalex_django.core.history.replay import replay
 from temporalex_django.db.inserts import notify_on_commit
@@ -137,7 +137,7 @@ class Move(RunAction[MoveOutcome]):
         chains.filter(pk=run.chain_id).update(open_key=key)
         return None
 
-    def _move_graph(self, run: RunState, events: list[HistoryEvent]) -> None:
+    def _move_graph(self, run: RunState, events: list[Event]) -> None:
         target = self.target
         run_record = self.storage.run_records([run.run_id])[run.run_id]
         snapshot = run_record.snapshot
@@ -157,7 +157,7 @@ class Move(RunAction[MoveOutcome]):
         inline_turn.notify_after_close(write, target, storage=self.storage)
         self._notify_new_queue(run)
 
-    def _move_function(self, run: RunState, events: list[HistoryEvent]) -> None:
+    def _move_function(self, run: RunState, events: list[Event]) -> None:
         replay(self.new_class.definition, events)
         Instance.objects.using(self.storage.alias).filter(pk=run.run_id).update(**self._class_columns())
         # The run may be blocked because no worker has its old class; with the new one it can be tried at once.

@@ -251,7 +251,7 @@ def schema_of(output: Any) -> Any:
 def test_schemas_are_those_of_the_code() -> None:
     """Every command has ``--json``, and says what it prints then."""
     parsers = Command().create_parser("manage.py", "temporalex")._subparsers._group_actions[0].choices  # type: ignore[union-attr]
-    for name, module in Command.subcommands.items():
+    for name, command in Command.subcommands.items():
         assert "--json" in parsers[name].format_help() or name in (
             "bulk",
             "outbox",
@@ -259,7 +259,7 @@ def test_schemas_are_those_of_the_code() -> None:
             "switches",
             "tasks",
         ), name
-        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **flowing(schema_of(module.output))}
+        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **flowing(schema_of(command.output))}
         golden(f"{'steering' if name in COMMANDS else name}.schema.json", json.dumps(schema, indent=2) + "\n")
 
 

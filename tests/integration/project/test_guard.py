@@ -104,7 +104,7 @@ def test_a_connection_that_is_opened_inside_of_another_wrapper_stays_guarded() -
         from temporalex_django.db.guards import guarded_orm
 
         connection.execute_wrappers.remove(guarded_orm.refuse_query)
-        guarded_orm.install()
+        guarded_orm.install_orm_guard()
     assert connection.execute_wrappers.count(guarded_orm.refuse_query) == 1
     assert other not in connection.execute_wrappers
 

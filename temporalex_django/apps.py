@@ -60,14 +60,16 @@ class TemporalexConfig(AppConfig):
                 return
             raise NotConfigured(" ".join(errors))
         from temporalex_django.authoring import backend, django_tasks  # noqa: PLC0415 - nothing is needed before the app is ready
-        from temporalex_django.db import outbox  # noqa: PLC0415 - it needs the models
-        from temporalex_django.db.guards import guarded_orm, guarded_services  # noqa: PLC0415 - it needs the settings
+        from temporalex_django.db import (
+            guards,  # noqa: PLC0415 - it needs the settings
+            outbox,  # noqa: PLC0415 - it needs the models
+        )
 
         _register_refusals()
         backend.bind(_get_backend)
         django_tasks.bind(_get_task_host)
-        guarded_orm.install_orm_guard()
-        guarded_services.install_service_guard()
+        guards.install_orm_guard()
+        guards.install_service_guard()
         # Assign the slice: other modules imported this very list, and a second ready() must not add the hooks again.
         BACKGROUND_HOOKS[:] = [
             BackgroundHook(has_work=_has_bulk_jobs, run=_run_bulk_jobs),

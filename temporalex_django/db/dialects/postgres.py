@@ -15,7 +15,7 @@ from django.db import connections, transaction
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.payloads.codec import JsonCodec
 from temporalex_django.db.dialects import libpq
-from temporalex_django.db.guards.guarded_orm import refuse_query
+from temporalex_django.db.guards import refuse_query
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.dialect import Answer, Columns, Types
 

@@ -101,11 +101,11 @@ def test_a_connection_that_is_opened_inside_of_another_wrapper_stays_guarded() -
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(other):
-        from temporalex_django.db.guards import guarded_orm
+        from temporalex_django.db import guards
 
-        connection.execute_wrappers.remove(guarded_orm.refuse_query)
-        guarded_orm.install_orm_guard()
-    assert connection.execute_wrappers.count(guarded_orm.refuse_query) == 1
+        connection.execute_wrappers.remove(guards.refuse_query)
+        guards.install_orm_guard()
+    assert connection.execute_wrappers.count(guards.refuse_query) == 1
     assert other not in connection.execute_wrappers
 
 

@@ -1,4 +1,6 @@
-"""The determinism guard on database connections: workflow code may neither send a query nor close a connection.
+"""Guards that keep workflow code away from the ORM, mail and the cache.
+
+The determinism guard on database connections: workflow code may neither send a query nor close a connection.
 
 Every connection of Django gets an execute wrapper when it is opened. The wrapper checks two context variables and does
 nothing else in views and for the engine's own queries. In an attempt of an activity, it also notes what a statement
@@ -7,12 +9,17 @@ leaves on the session (``db.attempt_scope``). See decision 18.
 
 from __future__ import annotations
 
+import functools
 import re
 import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from django.core.cache import CacheHandler
+from django.core.cache.backends.base import BaseCache
+from django.core.mail import EmailMessage
+from django.core.mail.backends.base import BaseEmailBackend
 from django.core.signals import setting_changed
 from django.db import DatabaseError, OperationalError, ProgrammingError, connections
 from django.db.backends.signals import connection_created
@@ -20,6 +27,7 @@ from django.dispatch import receiver
 
 from temporalex_django.conf import SETTING, get_settings, read
 from temporalex_django.core.determinism import guard
+from temporalex_django.core.determinism.rules import Rule
 from temporalex_django.db.attempt_scope import note_statement, outside_attempt, register_connection
 from temporalex_django.errors import NotConfigured
 
@@ -114,3 +122,40 @@ def _connect(wrapped: weakref.ref[Any]) -> None:
     if (connection := wrapped()) is not None:
         with outside_attempt():
             type(connection).connect(connection)
+
+
+# --- guarded services -------------------------------------------------------------------------------------------------
+#
+# The determinism guard on Django's mail and cache, whatever backends they have.
+#
+# A backend may keep its data in memory, as those for tests do, so no connection reveals its use. The guard therefore
+# wraps methods that every use goes through. They first check if workflow code runs, and cost nothing more.
+
+
+_GUARDED: tuple[tuple[type, str, Rule], ...] = (
+    (EmailMessage, "send", guard.MAIL),
+    (EmailMessage, "message", guard.MAIL),  # called by a backend that exists already
+    (BaseEmailBackend, "__init__", guard.MAIL),
+    (CacheHandler, "__getitem__", guard.CACHE),
+    (BaseCache, "make_key", guard.CACHE),  # for a backend that was looked up before
+)
+
+
+def install_service_guard() -> None:
+    """Guard the methods of Django's mail and cache against use by workflow code, once per process."""
+    for cls, name, rule in _GUARDED:
+        original = getattr(cls, name)
+        if not hasattr(original, "temporalex_guard"):
+            setattr(cls, name, _guard_method(original, rule))
+
+
+def _guard_method(original: Any, rule: Rule) -> Any:
+    """Return a function that refuses calls from workflow code by ``rule``, and passes others to ``original``."""
+
+    @functools.wraps(original)
+    def guarded(*args: Any, **kwargs: Any) -> Any:
+        guard.refuse_in_step(rule)
+        return original(*args, **kwargs)
+
+    guarded.temporalex_guard = rule  # type: ignore[attr-defined] # marks it as guarded
+    return guarded

@@ -39,7 +39,7 @@ from temporalex_django.errors import ActionNotPermitted, TemporalexError, Worker
 from temporalex_django.forms.payload_forms import NoteFormField
 from temporalex_django.models import ActivityTask, Instance, LostWorker, SwitchedOff, Worker
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.fleet.queue_stats import MAX_COUNT, all_queue_figures
+from temporalex_django.operations.fleet.stats import MAX_COUNT, all_queue_figures
 from temporalex_django.operations.fleet.switches import (
     DrainWorker,
     SwitchOff,

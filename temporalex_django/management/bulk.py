@@ -31,7 +31,7 @@ from temporalex_django.management.runs.operator_commands import (
 from temporalex_django.models import BulkItem, BulkJob
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.bulk import ResumeBulk, StartBulk, StopBulk, count_text, jobs_for, redact_items
-from temporalex_django.operations.fleet.live_workers import live_workers
+from temporalex_django.operations.fleet.stats import live_workers
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 

@@ -27,7 +27,7 @@ from temporalex_django.operations.fleet.outgoing import (
     describe_outgoing,
     outgoing_messages,
 )
-from temporalex_django.operations.fleet.queue_stats import QueueRow, all_queue_figures
+from temporalex_django.operations.fleet.stats import QueueRow, all_queue_figures
 from temporalex_django.operations.fleet.switches import (
     DrainWorker,
     Switch,

@@ -127,7 +127,7 @@ UNREAD: dict[str, list[str]] = {
     ],
     # the default host of operations, and one that does all work itself
     "backends/host.py": ["engine:alias", "find_class:chain_id"],
-    "operations/fleet/live_workers.py": [
+    "operations/fleet/stats.py": [
         *("missing_worker:workflow", "missing_worker:version", "missing_worker:queue"),
         *("can_run_activity:activity", "can_run_activity:queue"),
     ],

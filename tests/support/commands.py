@@ -16,7 +16,7 @@ from django.core.management import base
 from django.core.management.base import OutputWrapper
 
 from temporalex_django.management.commands.temporalex import Command
-from temporalex_django.operations.fleet import live_workers
+from temporalex_django.operations.fleet import stats
 from temporalex_django.operations.read import describe, project_state, run_summary
 from temporalex_django.present import diagnosis, human_tasks, problems, schedule_diagnosis, sentences, timeline
 
@@ -37,7 +37,7 @@ def timeless() -> Iterator[None]:
                 if hasattr(module, name):
                     stack.enter_context(patch.object(module, name, lambda *_, said=said: said))
         stack.enter_context(patch.object(sentences, "DUE_GRACE_PERIOD", timedelta(days=1)))
-        for module in (describe, live_workers, problems, project_state, run_summary):  # a busy machine is late
+        for module in (describe, stats, problems, project_state, run_summary):  # a busy machine is late
             stack.enter_context(patch.object(module, "DUE_GRACE_PERIOD", timedelta(seconds=40)))
         yield
 

@@ -43,8 +43,8 @@ from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.models.messages import ATTENTION
 from temporalex_django.operations.audit import READ
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers_from
 from temporalex_django.operations.fleet.outgoing import OutgoingMessage, describe_outgoing, outgoing_messages
+from temporalex_django.operations.fleet.stats import LiveWorkers, live_workers_from
 from temporalex_django.operations.fleet.switches import active_switches
 from temporalex_django.operations.human_tasks.inbox import awaited_tasks, candidates_of, redact_tasks
 from temporalex_django.operations.human_tasks.operations import mark_nobody_left

@@ -21,7 +21,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.health import Check, Health, HealthVerdict, judge_health, read_health_files
 from temporalex_django.management import outputs as exit_codes
 from temporalex_django.management import outputs as printing
-from temporalex_django.operations.fleet.scaling import QueueDemand, queue_demands
+from temporalex_django.operations.fleet.stats import QueueDemand, queue_demands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

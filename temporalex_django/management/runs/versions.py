@@ -14,7 +14,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.management import arguments as people
 from temporalex_django.management.outputs import add_json_argument, escape, print_json, write_line
-from temporalex_django.operations.fleet.live_workers import live_workers
+from temporalex_django.operations.fleet.stats import live_workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,7 @@ from temporalex_django.core.failures import error_line
 from temporalex_django.db.outbox import oldest_due
 from temporalex_django.models import HumanTask, Outbox, Schedule, SwitchedOff, Worker
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.fleet.queue_stats import queue_figures
-from temporalex_django.operations.fleet.scaling import demands_of
+from temporalex_django.operations.fleet.stats import demands_of, queue_figures
 from temporalex_django.operations.fleet.switches import switchable_names
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.definitions import FACTS_SECONDS, MAX_COUNT, MAX_NAMES, OTHER

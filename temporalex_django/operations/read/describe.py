@@ -60,7 +60,7 @@ from temporalex_django.graph.steps import class_of, external_events, key_of, rol
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import ActivityTask, Instance
 from temporalex_django.models.runs import Status
-from temporalex_django.operations.fleet.live_workers import LiveWorkers, live_workers
+from temporalex_django.operations.fleet.stats import LiveWorkers, live_workers
 from temporalex_django.operations.read.cluster_reads import history_of, open_tasks_or_error, read_block
 from temporalex_django.operations.read.run_filters import annotate_attempts
 from temporalex_django.operations.run_lookup import find_chain

@@ -38,7 +38,7 @@ from temporalex_django.models import (
     SwitchedOff,
     Worker,
 )
-from temporalex_django.operations.fleet.live_workers import LiveWorkers
+from temporalex_django.operations.fleet.stats import LiveWorkers
 from temporalex_django.operations.fleet.switches import active_switches
 from temporalex_django.operations.read import run_filters
 from temporalex_django.operations.read.failure_groups import failure_groups

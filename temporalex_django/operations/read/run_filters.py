@@ -54,7 +54,7 @@ from temporalex_django.models import (
     SwitchedOff,
 )
 from temporalex_django.models.runs import AWAITED_KINDS, UNSUCCESSFUL_STATUSES
-from temporalex_django.operations.fleet.live_workers import live_workers
+from temporalex_django.operations.fleet.stats import live_workers
 from temporalex_django.operations.read.failure_groups import faults_of, not_replaced, with_faults
 from temporalex_django.present.view_models import LATE_PERIOD
 

@@ -27,7 +27,7 @@ from temporalex_django.engine.refusals import start_wait
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.models import ActivityTask, Instance, Message, Worker
 from temporalex_django.models.fields import UnreadablePayload, decode_payload
-from temporalex_django.operations.fleet.live_workers import live_workers_from
+from temporalex_django.operations.fleet.stats import live_workers_from
 from temporalex_django.operations.read import describe
 from temporalex_django.operations.read.project_state import SwitchViews, load_switches, switch_of_run, switch_of_task
 from temporalex_django.operations.read.run_filters import STATUSES_WITH_REASON, annotate_ends, leading_tasks

@@ -12,9 +12,8 @@ from temporalex_django.backends.protocol import find_run_class
 from temporalex_django.backends.routing import backend_of
 from temporalex_django.conf import get_settings
 from temporalex_django.engine.activity_policy import begins_later
-from temporalex_django.models import Instance
-from temporalex_django.models import Status
-from temporalex_django.operations.fleet.live_workers import live_workers
+from temporalex_django.models import Instance, Status
+from temporalex_django.operations.fleet.stats import live_workers
 from temporalex_django.operations.runs.operator_action import OperatorRunAction, Text
 
 

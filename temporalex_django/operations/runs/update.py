@@ -29,7 +29,7 @@ from temporalex_django.errors import (
 )
 from temporalex_django.models import Instance
 from temporalex_django.operations.base import CODE, Actor, logger, to_plain_payload
-from temporalex_django.operations.fleet.live_workers import live_workers
+from temporalex_django.operations.fleet.stats import live_workers
 from temporalex_django.operations.run_lookup import RunAction
 from temporalex_django.operations.runs.update_metrics import record_update
 from temporalex_django.operations.runs.update_outcome import (

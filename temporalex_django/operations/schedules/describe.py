@@ -26,7 +26,7 @@ from temporalex_django.models import Chain, Instance, Schedule, ScheduleSlot
 from temporalex_django.models.fields import decode_payload
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import Actor, storage
-from temporalex_django.operations.fleet.live_workers import LiveWorkers
+from temporalex_django.operations.fleet.stats import LiveWorkers
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
 from temporalex_django.operations.schedules.operations import visible_schedules
 from temporalex_django.operations.schedules.store import (

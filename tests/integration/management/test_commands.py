@@ -24,7 +24,7 @@ from temporalex_django.management.commands.temporalex import Command
 from temporalex_django.management.runs.operator_commands import COMMANDS
 from temporalex_django.models import BulkJob, HumanTask, Instance, OperatorAction
 from temporalex_django.operations import bulk
-from temporalex_django.operations.fleet.live_workers import LiveWorkers
+from temporalex_django.operations.fleet.stats import LiveWorkers
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.rest import requests
 from tests.support.client_flows import Basket, drain

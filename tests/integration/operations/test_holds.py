@@ -21,7 +21,7 @@ from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Hold, TaskResult
 from temporalex_django.models import ActivityTask, Instance, OperatorAction, SwitchedOff
-from temporalex_django.operations.fleet.queue_stats import queue_figures
+from temporalex_django.operations.fleet.stats import queue_figures
 from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
 from temporalex_django.operations.read.run_summary import summarize_run
 from temporalex_django.workers.loop import run_until_idle

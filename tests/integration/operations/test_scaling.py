@@ -22,8 +22,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.models import Worker
 from temporalex_django.operations.fleet import facts
-from temporalex_django.operations.fleet.queue_stats import QueueFigures
-from temporalex_django.operations.fleet.scaling import QueueDemand, compute_demand
+from temporalex_django.operations.fleet.stats import QueueDemand, QueueFigures, compute_demand
 from temporalex_django.telemetry import definitions
 from temporalex_django.workers.loop import run_until_idle
 

@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity
 from temporalex_django.models import ActivityTask, Chain, Instance, SwitchedOff, Worker
-from temporalex_django.operations.fleet.queue_stats import queue_figures
+from temporalex_django.operations.fleet.stats import queue_figures
 from tests.support.client_flows import Basket, Sleepy, drain
 from tests.support.commands import shell
 

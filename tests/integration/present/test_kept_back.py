@@ -16,8 +16,8 @@ from django.utils import timezone
 from temporalex_django import Ok, Workflow, activity, api
 from temporalex_django.authoring.activity import limits_by_name
 from temporalex_django.models import ActivityTask, Limit, SwitchedOff
-from temporalex_django.operations.fleet import queue_stats
-from temporalex_django.operations.fleet.queue_stats import QueueFigures, queue_figures
+from temporalex_django.operations.fleet import stats
+from temporalex_django.operations.fleet.stats import QueueFigures, queue_figures
 from temporalex_django.operations.fleet.switches import SwitchOff
 from temporalex_django.workers.loop import run_until_idle
 
@@ -164,7 +164,7 @@ def test_a_rate_that_is_used_up_keeps_its_activities_back() -> None:
 
 
 def test_many_activities_behind_a_limit_do_not_hide_one_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_stats, "MAX_COUNT", 2)
+    monkeypatch.setattr(stats, "MAX_COUNT", 2)
     sent("a", "b", "c")
     ActivityTask.objects.filter(line__endswith="a").update(owner=7)
     told()
@@ -172,7 +172,7 @@ def test_many_activities_behind_a_limit_do_not_hide_one_that_waits(monkeypatch: 
 
 
 def test_thousands_of_keys_are_one_short_statement(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_stats, "MAX_COUNT", 1_500)
+    monkeypatch.setattr(stats, "MAX_COUNT", 1_500)
     sent("a")
     told()
     row = ActivityTask.objects.get(activity=fax.name)

@@ -18,7 +18,7 @@ from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import HistoryEvent, HumanTask, Instance, OperatorAction, Schedule, ScheduleSlot
 from temporalex_django.operations.alerts import ALERT_CODES
-from temporalex_django.operations.fleet.live_workers import live_workers
+from temporalex_django.operations.fleet.stats import live_workers
 from temporalex_django.operations.fleet.switches import SwitchOff
 from temporalex_django.operations.read.timeline import rows_of_run
 from temporalex_django.operations.schedules.definition_input import parse_definition

@@ -40,7 +40,7 @@ from temporalex_django.models import (
     OperatorAction,
 )
 from temporalex_django.operations.fleet import switches
-from temporalex_django.operations.fleet.queue_stats import queue_figures
+from temporalex_django.operations.fleet.stats import queue_figures
 from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
 from temporalex_django.testing import DjangoEnvironment, WorkflowEnvironment
 from temporalex_django.workers.loop import run_until_idle

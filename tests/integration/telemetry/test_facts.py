@@ -19,7 +19,7 @@ from temporalex_django.engine.ids import uuid7
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.models import Chain, HumanTask, Instance, Outbox, Schedule, Worker
 from temporalex_django.operations.fleet import facts
-from temporalex_django.operations.fleet.queue_stats import queue_figures
+from temporalex_django.operations.fleet.stats import queue_figures
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle

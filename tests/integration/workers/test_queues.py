@@ -19,7 +19,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.models import ActivityTask, Instance, Limit
-from temporalex_django.operations.fleet.queue_stats import queue_figures
+from temporalex_django.operations.fleet.stats import queue_figures
 from temporalex_django.workers.admission import Admission
 from temporalex_django.workers.attempts import Attempt, Quarantine
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle

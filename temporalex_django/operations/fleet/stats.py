@@ -1,18 +1,23 @@
-"""Figures about the work that waits in each queue, cheap enough for monitoring every few seconds."""
+"""Statistics of queues and workers, and the number of workers that they ask for.
+
+Figures about the work that waits in each queue, cheap enough for monitoring every few seconds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import Count, Min, QuerySet
+from django.db.models import Count, Min, Q, QuerySet
 from django.db.models.functions import Now
 from django.utils.translation import gettext as _
 
-from temporalex_django.authoring import activity
+from temporalex_django.authoring import activity, django_tasks
 from temporalex_django.authoring.workflow import concrete_classes
+from temporalex_django.backends.host import host
 from temporalex_django.backends.routing import cluster_module
 from temporalex_django.conf import get_settings, queue_limits, uses_cluster
 from temporalex_django.core.limits import NO_LIMITS, Limits, QueuePartition
@@ -20,9 +25,12 @@ from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db.claims.limited import Switches, count_live, read_recent_starts, read_switches
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.scheduling import LimitUsage
+from temporalex_django.liveness.health import WorkerLoad, activity_threads
 from temporalex_django.models import ActivityTask, Instance, SwitchedOff, Worker
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.switches import switchable_names
+from temporalex_django.present.problems import no_code_text, no_poller_text
+from temporalex_django.present.view_models import DUE_GRACE_PERIOD
 
 #: Most rows that are counted of one kind in one queue.
 MAX_COUNT = 10_000
@@ -349,3 +357,245 @@ def _build_figures(
         kept_back=kept_back_count,
         waiting_since=min((at for at in waiting if at is not None), default=None),
     )
+
+
+# --- live workers -----------------------------------------------------------------------------------------------------
+#
+# The live workers, and the runs and activities that they can claim.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveWorkers:
+    """The queues and the code of all live workers, to answer whether one of them can claim given work.
+
+    ``workflow_versions`` has a pair for each worker: its queues, and the versions that it has of each class.
+    ``activities`` has a pair for each worker: its queues, and the names of its activities. The methods read nothing.
+    """
+
+    workflow_versions: Sequence[tuple[frozenset[str], dict[str, frozenset[int]]]]
+    activities: Sequence[tuple[frozenset[str], frozenset[str]]] = ()
+
+    @classmethod
+    def from_rows(
+        cls, workers: Iterable[tuple[Sequence[str], Mapping[str, Sequence[int]], Sequence[str]]]
+    ) -> LiveWorkers:
+        """Build the object from a tuple for each worker: its queues, its versions by class, and its activities.
+
+        On a host that does the work of workers itself, the result can claim everything.
+        """
+        if host().run_pending is not None:
+            return _WorkingHost(workflow_versions=())
+        rows = list(workers)
+        return cls(
+            workflow_versions=[
+                (frozenset(queues), {name: frozenset(versions) for name, versions in workflows.items()})
+                for queues, workflows, _ in rows
+            ],
+            activities=[(frozenset(queues), frozenset(names)) for queues, _, names in rows],
+        )
+
+    def missing_worker(self, *, workflow: str, version: int, queue: str) -> str | None:
+        """Return why no live worker can claim a run of that class, version and queue, or None if one can.
+
+        The text is a noun phrase that begins with "a worker: ", because messages continue "waiting for" with it.
+        """
+        pollers = [workflows for queues, workflows in self.workflow_versions if queue in queues]
+        if not pollers:
+            return f"a worker: {no_poller_text(queue)}"
+        if not any(version in workflows.get(workflow, ()) for workflows in pollers):
+            return f"a worker: {no_code_text(f'{workflow} (version {version})', queue=queue, pollers=len(pollers))}"
+        return None
+
+    def missing_if_overdue(self, run: Instance, *, since: datetime | None, now: datetime) -> str | None:
+        """Return why no live worker can claim a run that has been due since ``since`` (``missing_worker``), or None.
+
+        It is None if a worker can claim the run, if nothing is due (``since`` None), and in the first seconds after
+        ``since``: a live worker may need them.
+        """
+        if since is None or now - since < DUE_GRACE_PERIOD:
+            return None
+        return self.missing_worker(workflow=run.workflow, version=run.version, queue=run.queue)
+
+    def unpolled_tasks(self) -> Q:
+        """Return a condition for the activity tasks that no live worker can claim, by their queue and name."""
+        polled = Q(pk__in=[])
+        for queues, names in {*self.activities}:
+            polled |= Q(queue__in=sorted(queues), activity__in=sorted(names))
+        return ~polled
+
+    def count_pollers(self, queue: str) -> int:
+        """Return the number of live workers that poll a queue, whatever code they have."""
+        return sum(queue in queues for queues, _ in self.workflow_versions)
+
+    def can_run_activity(self, activity: str, *, queue: str) -> bool:
+        """Return True if a live worker polls the queue and has the code of the activity."""
+        # A worker imports the module of a Django task when it gets one, so its row need not name the task.
+        is_django_task = activity.startswith(f"{django_tasks.KIND}:")
+        return any(queue in queues and (is_django_task or activity in names) for queues, names in self.activities)
+
+
+class _WorkingHost(LiveWorkers):
+    """The ``LiveWorkers`` of a host that does the work of workers itself: it can claim every run and activity."""
+
+    def missing_worker(self, *, workflow: str, version: int, queue: str) -> str | None:
+        return None
+
+    def unpolled_tasks(self) -> Q:
+        return Q(pk__in=[])
+
+    def can_run_activity(self, activity: str, *, queue: str) -> bool:
+        return True
+
+
+def live_workers_from(workers: Iterable[Worker], *, now: datetime) -> LiveWorkers:
+    """Return the ``LiveWorkers`` among rows that were read already.
+
+    These are the workers whose lease is valid at ``now``, that nobody has declared dead and that are not drained.
+    """
+    active_workers = [worker for worker in workers if worker.buried_at is None and worker.drained_at is None]
+    leased_workers = [worker for worker in active_workers if worker.expires_at > now]
+    return LiveWorkers.from_rows((worker.queues, worker.workflows, worker.activity_names) for worker in leased_workers)
+
+
+def live_workers(*, alias: str) -> LiveWorkers:
+    """Read the workers whose lease is valid, that nobody has declared dead and that are not drained. One read."""
+    leased_workers = Worker.objects.using(alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
+    return LiveWorkers.from_rows(leased_workers.values_list("queues", "workflows", "activity_names"))
+
+
+# --- scaling ----------------------------------------------------------------------------------------------------------
+#
+# The number of workers that each queue needs, for autoscalers: computed from lag, rates and durations.
+
+
+#: Seconds that an attempt is assumed to take in a queue of which no worker has measured one.
+UNMEASURED_ATTEMPT_SECONDS = 1.0
+#: Seconds that it is assumed to take to advance a run, as long as no worker has measured it.
+UNMEASURED_RUN_SECONDS = 0.005
+#: The part of its capacity that a worker should use; the rest is for peaks.
+UTILISATION = 0.8
+#: However late a queue is, what waits is to be done in no less than this part of the target.
+_SHORTEST_DRAIN = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDemand:
+    """The number of workers that a queue needs, and the figures from which it was computed.
+
+    - ``workers_needed``: the number of workers; 0 if nothing is due and nothing runs.
+    - ``need``: the same before it is rounded up. Add the needs of queues that the same workers poll.
+    - ``workers``: the number of live workers that poll the queue and are not drained.
+    - ``lag``, ``due_runs``, ``due_activities``, ``running``: those of ``QueueFigures``.
+    - ``attempt_rate`` and ``attempt_seconds``: attempts of activities that end in a second, and their mean duration;
+      None if no worker has measured any.
+    - ``run_seconds``: the mean time to advance a run; None if no worker has measured it.
+    - ``slots``: the number of such activities that one worker runs at a time.
+    """
+
+    queue: str
+    workers_needed: int
+    need: float
+    workers: int
+    lag: float
+    due_runs: int
+    due_activities: int
+    running: int
+    attempt_rate: float | None
+    attempt_seconds: float | None
+    run_seconds: float | None
+    slots: float
+
+
+def queue_demands() -> list[QueueDemand]:
+    """Return the demand of all queues, sorted by name. At most seven reads; locks nothing."""
+    return demands_of(queue_figures())
+
+
+def demands_of(figures: Sequence[QueueFigures]) -> list[QueueDemand]:
+    """Return the demand of queues whose figures were read already. Reads the rows of the live workers."""
+    live_workers = Worker.objects.using(storage().alias).filter(expires_at__gt=Now(), buried_at=None, drained_at=None)
+    loads = [(frozenset(names), load) for names, load in live_workers.values_list("queues", "load") if load is not None]
+    target, slots = get_settings().TARGET_LAG_SECONDS, activity_threads()
+    return [
+        compute_demand(
+            queue, [load for names, load in loads if queue.queue in names], target=target, default_slots=slots
+        )
+        for queue in figures
+    ]
+
+
+def compute_demand(
+    figures: QueueFigures, loads: Sequence[WorkerLoad], *, target: float, default_slots: int
+) -> QueueDemand:
+    """Return the demand of one queue. Reads nothing.
+
+    ``loads`` are those of the workers that poll the queue. ``target`` is the number of seconds within which work that
+    is due should begin. ``default_slots`` is the number of activities that a worker runs at a time if ``loads`` is
+    empty.
+
+    The need has two parts for activities and two for runs. One is what runs all the time: rate times duration (Little's
+    law). The other is what waits: it should be done within the target, or sooner if the queue is late already.
+    Activities that wait because of a limit or a hold do not count, because more workers would not start them.
+    """
+    measured = _combine(figures.queue, loads)
+    share = measured.share or 1 / default_slots
+    drain = max(target - figures.lag, target * _SHORTEST_DRAIN)
+    waiting = _startable_activities(figures)
+    running = max((measured.rate or 0.0) * (measured.attempt_seconds or 0.0), float(figures.running))
+    running += waiting * (measured.attempt_seconds or UNMEASURED_ATTEMPT_SECONDS) / drain
+    running = min(running, float("inf") if figures.concurrency is None else float(figures.concurrency))
+    due_runs = 0 if figures.off else figures.due_runs
+    turns = sum(load["busy"] for load in loads) + due_runs * (measured.run_seconds or UNMEASURED_RUN_SECONDS) / drain
+    need = round(max(running * share, turns) / UTILISATION, 4)
+    has_work = bool(figures.running or waiting or due_runs)
+    return QueueDemand(
+        queue=figures.queue,
+        workers_needed=max(math.ceil(need), int(has_work)),
+        need=need,
+        workers=len(figures.workers),
+        lag=figures.lag,
+        due_runs=figures.due_runs,
+        due_activities=figures.due_activities,
+        running=figures.running,
+        attempt_rate=measured.rate,
+        attempt_seconds=measured.attempt_seconds,
+        run_seconds=measured.run_seconds,
+        slots=round(1 / share, 1),
+    )
+
+
+class _CombinedLoad(NamedTuple):
+    """The load of all workers of a queue: the sum of their rates, and their mean times; None if nobody measured it."""
+
+    rate: float | None
+    attempt_seconds: float | None
+    share: float | None
+    run_seconds: float | None
+
+
+def _combine(queue: str, loads: Sequence[WorkerLoad]) -> _CombinedLoad:
+    """Combine the loads that the workers of a queue have measured; a worker that is busier counts more."""
+    measured = [load["queues"][queue] for load in loads if queue in load["queues"]]
+    return _CombinedLoad(
+        rate=round(sum(queue_load["rate"] for queue_load in measured), 4) if measured else None,
+        attempt_seconds=_mean([(queue_load["seconds"], queue_load["rate"]) for queue_load in measured]),
+        share=_mean([(queue_load["share"], queue_load["rate"]) for queue_load in measured]),
+        run_seconds=_mean([(seconds, load["busy"]) for load in loads if (seconds := load["run_seconds"]) is not None]),
+    )
+
+
+def _startable_activities(figures: QueueFigures) -> int:
+    """Return the number of due activities that a further worker could start: no limit or switch keeps them back."""
+    if figures.off or figures.held_until is not None:
+        return 0
+    return figures.due_activities - figures.held_activities
+
+
+def _mean(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Return the mean of values, each with its weight, or None without any."""
+    weight = sum(part for _, part in pairs)
+    if not pairs:
+        return None
+    if not weight:
+        return round(sum(value for value, _ in pairs) / len(pairs), 6)
+    return round(sum(value * part for value, part in pairs) / weight, 6)

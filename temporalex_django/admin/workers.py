@@ -50,7 +50,7 @@ from temporalex_django.operations.fleet.switches import (
     switchable_names,
 )
 from temporalex_django.operations.read.project_state import lost_workers
-from temporalex_django.operations.runs.run_due import RunDue
+from temporalex_django.operations.runs.control import RunDue
 
 _MAX_ACTIVITIES = 50
 

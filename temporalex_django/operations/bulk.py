@@ -47,7 +47,7 @@ from temporalex_django.models import BulkItem, BulkJob, Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import CODE, Action, Actor, to_plain_payload
 from temporalex_django.operations.run_lookup import find_run
-from temporalex_django.operations.runs.delete import Delete
+from temporalex_django.operations.runs.control import Delete
 from temporalex_django.operations.runs.history_action import ReplayFromAction
 from temporalex_django.operations.runs.messages import SendSignal
 from temporalex_django.operations.runs.operator_action import OperatorRunAction

@@ -15,7 +15,7 @@ from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import StepRef
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.run_lookup import find_run
-from temporalex_django.operations.runs.cancel import Cancel
+from temporalex_django.operations.runs.control import Cancel
 from temporalex_django.operations.runs.resume import Resume
 from temporalex_django.operations.runs.start import Start
 

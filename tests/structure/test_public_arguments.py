@@ -133,7 +133,7 @@ UNREAD: dict[str, list[str]] = {
     ],
     "operations/graph_runner.py": ["schedule_resume:step", "schedule_resume:delay"],  # refused, whatever is given
     "operations/runs/history_action.py": ["why_not:seq"],
-    "operations/runs/delete.py": ["why_not:seq"],
+    "operations/runs/control.py": ["why_not:seq"],
     "operations/human_tasks/operations.py": ["closed_error:error"],  # the row of the task says more
     "operations/runs/failures.py": ["why_not:seq"],
     # actions on activities and timers read them
@@ -146,7 +146,7 @@ UNREAD: dict[str, list[str]] = {
         "notice_of:run",
         "why_not_task:task",
     ],
-    "operations/runs/skip_timer.py": ["parts:selection"],  # timers have no selectors
+    "operations/runs/control.py": ["parts:selection"],  # timers have no selectors
     "authoring/activity.py": [  # steps of graphs read them
         *(
             "decode_call:source",

@@ -27,7 +27,7 @@ from temporalex_django.management import arguments as people
 from temporalex_django.management import outputs
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.run_lookup import find_chain
-from temporalex_django.operations.runs.move import Move, MoveOutcome
+from temporalex_django.operations.runs.control import Move, MoveOutcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

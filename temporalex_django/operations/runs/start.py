@@ -38,7 +38,7 @@ from temporalex_django.errors import (
 from temporalex_django.graph.instance import start_snapshot
 from temporalex_django.operations.base import CODE, Action, Actor, refuse_inside_workflow, to_plain_payload
 from temporalex_django.operations.run_lookup import find_run
-from temporalex_django.operations.runs.terminate import Terminate
+from temporalex_django.operations.runs.control import Terminate
 
 #: Tries of a start that uses or terminates the open run with its id.
 _MAX_TRIES = 5

@@ -45,9 +45,8 @@ from temporalex_django.errors import (
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import CODE, Action, Actor
-from temporalex_django.operations.runs.cancel import Cancel
+from temporalex_django.operations.runs.control import Cancel, Terminate
 from temporalex_django.operations.runs.start import require_start_permission
-from temporalex_django.operations.runs.terminate import Terminate
 from temporalex_django.operations.schedules.store import (
     DatabaseScheduleStore,
     Prepared,

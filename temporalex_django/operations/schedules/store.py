@@ -55,10 +55,9 @@ from temporalex_django.models import Instance, Schedule, ScheduleSlot
 from temporalex_django.models.fields import unreadable_columns
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.run_lookup import find_chain
-from temporalex_django.operations.runs.cancel import Cancel
+from temporalex_django.operations.runs.control import Cancel, Terminate
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.operations.runs.start import Start
-from temporalex_django.operations.runs.terminate import Terminate
 from temporalex_django.operations.schedules.arguments import compute_arguments
 from temporalex_django.operations.schedules.definition import ScheduleDefinition, apply_columns, changed_columns
 

@@ -15,7 +15,7 @@ from temporalex_django.admin.run import bulk
 from temporalex_django.db import background_hooks
 from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction
 from temporalex_django.operations.bulk import StartBulk
-from temporalex_django.operations.runs.terminate import Terminate
+from temporalex_django.operations.runs.control import Terminate
 from tests.support import tenants
 from tests.support.client_flows import Basket, drain
 

@@ -355,7 +355,7 @@ def test_run_due_now_does_what_is_due_under_debug_alone(settings):
     assert not Worker.objects.exists()  # it has left
 
     with patch(
-        "temporalex_django.operations.runs.run_due.run_due",
+        "temporalex_django.operations.runs.control.run_due",
         side_effect=TimeoutError("after 20 s there is still work that is due"),
     ):
         said = boss.post(f"{workers}run-due/", {}, follow=True).content.decode()

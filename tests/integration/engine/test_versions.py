@@ -29,7 +29,7 @@ from temporalex_django.backends.tables import inline_turn
 from temporalex_django.models import ActivityTask, Chain, Instance, OperatorAction
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.run_lookup import find_by_version, find_run
-from temporalex_django.operations.runs.move import Move
+from temporalex_django.operations.runs.control import Move
 from temporalex_django.testing import DjangoEnvironment
 from tests.support.client_flows import drain
 

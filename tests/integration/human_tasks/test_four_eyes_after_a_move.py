@@ -8,7 +8,7 @@ from temporalex_django import Approval, Done, GraphWorkflow, Unique, VersionedWo
 from temporalex_django.models import HumanTask
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.run_lookup import find_run
-from temporalex_django.operations.runs.move import Move
+from temporalex_django.operations.runs.control import Move
 from tests.support.client_flows import drain
 from tests.support.graphs import leads
 from tests.support.people import stored

@@ -19,7 +19,7 @@ from temporalex_django.contrib.request_id import request_id
 from temporalex_django.models import Instance, KeptAnswer, Message, OperatorAction
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.run_lookup import find_run
-from temporalex_django.operations.runs.terminate import Terminate
+from temporalex_django.operations.runs.control import Terminate
 from tests.support import tenants
 from tests.support.client_flows import Basket, Generations, drain
 from tests.support.people import stored

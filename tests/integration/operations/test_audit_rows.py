@@ -17,11 +17,9 @@ from temporalex_django.operations.base import Action, Actor, storage
 from temporalex_django.operations.fleet.switches import SwitchOff
 from temporalex_django.operations.registry import ACTIONS, STEERING
 from temporalex_django.operations.run_lookup import find_run
-from temporalex_django.operations.runs.cancel import Cancel
+from temporalex_django.operations.runs.control import Cancel, Move, Terminate
 from temporalex_django.operations.runs.messages import Query, SendSignal, SignalWithStart
-from temporalex_django.operations.runs.move import Move
 from temporalex_django.operations.runs.start import Start
-from temporalex_django.operations.runs.terminate import Terminate
 from temporalex_django.operations.runs.update import SendUpdate
 from temporalex_django.signals import operator_acted
 from tests.support import schedule_matrix

@@ -26,7 +26,7 @@ from temporalex_django.operations.bulk import ResumeBulk, StartBulk, StopBulk, r
 from temporalex_django.operations.fleet import switches
 from temporalex_django.operations.read import run_filters
 from temporalex_django.operations.run_lookup import find_run
-from temporalex_django.operations.runs.delete import Delete
+from temporalex_django.operations.runs.control import Delete
 from temporalex_django.operations.runs.history_action import Reset
 from temporalex_django.testing import drain
 from temporalex_django.workers.loop import WorkerLoop

@@ -52,11 +52,10 @@ from temporalex_django.operations.fleet.switches import DrainWorker, SwitchOff, 
 from temporalex_django.operations.human_tasks.operations import Claim, Decide, Delegate, Release
 from temporalex_django.operations.registry import ACTIONS, STEERING
 from temporalex_django.operations.run_lookup import find_run
+from temporalex_django.operations.runs.control import Move, RunDue
 from temporalex_django.operations.runs.history_action import CompareInputs
 from temporalex_django.operations.runs.messages import Query, SendSignal, SignalWithStart
-from temporalex_django.operations.runs.move import Move
 from temporalex_django.operations.runs.resume import Resume
-from temporalex_django.operations.runs.run_due import RunDue
 from temporalex_django.operations.runs.start import Start
 from temporalex_django.operations.runs.update import SendUpdate
 from temporalex_django.rest import urls
@@ -248,7 +247,7 @@ def claimed(by: Actor) -> Any:
 def run_due(by: Actor) -> Any:
     """Under DEBUG, with nothing that is due."""
     action = RunDue(by=by)
-    idle = patch("temporalex_django.operations.runs.run_due.run_due", new=lambda seconds: 0)
+    idle = patch("temporalex_django.operations.runs.control.run_due", new=lambda seconds: 0)
     action.execute = idle(override_settings(DEBUG=True)(action.execute))  # type: ignore[method-assign]
     return action
 
@@ -618,7 +617,7 @@ ADMIN |= steered_pages() | matrix_rows.ADMIN
 
 def under_debug(page: Any) -> Any:
     """With nothing that is due."""
-    with override_settings(DEBUG=True), patch("temporalex_django.operations.runs.run_due.run_due", return_value=0):
+    with override_settings(DEBUG=True), patch("temporalex_django.operations.runs.control.run_due", return_value=0):
         return page(None, {"reason": "why"})
 
 

@@ -16,12 +16,9 @@ from temporalex_django.models import ActivityTask, Chain, Instance, Message, Ope
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.registry import ACTIONS, STEERING
 from temporalex_django.operations.run_lookup import find_run
-from temporalex_django.operations.runs.cancel import Cancel
+from temporalex_django.operations.runs.control import Cancel, Move, Pause, Terminate
 from temporalex_django.operations.runs.failures import CompleteActivity, RetryActivity
-from temporalex_django.operations.runs.move import Move
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
-from temporalex_django.operations.runs.pause import Pause
-from temporalex_django.operations.runs.terminate import Terminate
 from temporalex_django.signals import operator_acted
 from tests.support.client_flows import Basket, drain
 from tests.support.matrix import Row

@@ -27,8 +27,7 @@ from temporalex_django.operations.runs.messages import Query, SendSignal
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.operations.runs.resume import Resume
 from temporalex_django.operations.runs.start import Start
-from temporalex_django.operations.runs.update import SendUpdate
-from temporalex_django.operations.runs.update_outcome import read_outcome
+from temporalex_django.operations.runs.update import SendUpdate, read_outcome
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, with_contract
 from temporalex_django.rest.contracts import (

@@ -19,8 +19,7 @@ from temporalex_django.errors import ScheduleNotFound
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.schedules.definition import KEPT
-from temporalex_django.operations.schedules.definition_input import parse_definition
+from temporalex_django.operations.schedules.definition import KEPT, parse_definition
 from temporalex_django.operations.schedules.describe import (
     STATES,
     ScheduleDescription,

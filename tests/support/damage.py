@@ -43,7 +43,7 @@ from temporalex_django.models import (
     SwitchedOff,
     Worker,
 )
-from temporalex_django.operations.schedules.definition_input import parse_definition
+from temporalex_django.operations.schedules.definition import parse_definition
 from temporalex_django.operations.schedules.save import SaveSchedule
 from tests.support.client_flows import drain
 

@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from temporalex_django import NoReply, Ok, Reply, RetryPolicy, Stop, Workflow, activity, api
 from temporalex_django.models import Chain, Instance, ScheduleSlot
-from temporalex_django.operations.schedules.definition_input import parse_definition
+from temporalex_django.operations.schedules.definition import parse_definition
 from temporalex_django.operations.schedules.save import SaveSchedule
 from temporalex_django.testing import drain
 

@@ -47,7 +47,7 @@ from temporalex_django.models import (
     Schedule,
     Worker,
 )
-from temporalex_django.operations.schedules.definition_input import parse_definition
+from temporalex_django.operations.schedules.definition import parse_definition
 from temporalex_django.operations.schedules.operations import BackfillSchedule, PauseSchedule
 from temporalex_django.operations.schedules.save import SaveSchedule
 from tests.support.client_flows import Basket, drain

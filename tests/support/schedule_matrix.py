@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from temporalex_django.models import Schedule
-from temporalex_django.operations.schedules.definition_input import parse_definition
+from temporalex_django.operations.schedules.definition import parse_definition
 from temporalex_django.operations.schedules.operations import (
     BackfillSchedule,
     DeleteSchedule,

@@ -1,11 +1,18 @@
-"""The definition of a schedule: everything that code declares, or people fill in, and the checks of it."""
+"""Definitions of schedules: the input of people, and the arguments of the runs.
+
+The definition of a schedule: everything that code declares, or people fill in, and the checks of it.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
+
+from django.db import connections
 
 from temporalex_django.authoring.schedules.functions import ARGUMENTS
 from temporalex_django.authoring.schedules.schedule import (
@@ -18,13 +25,18 @@ from temporalex_django.authoring.schedules.schedule import (
     schedule_problems,
 )
 from temporalex_django.authoring.schedules.slots import DEFAULT_TEMPLATE, TimeTable
-from temporalex_django.authoring.schedules.specs import Spec, specs_to_json
+from temporalex_django.authoring.schedules.specs import Spec, parse_specs, parse_time, specs_from_json, specs_to_json
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.backends.host import host
 from temporalex_django.conf import codec as project_codec
 from temporalex_django.conf import get_settings
-from temporalex_django.errors import ScheduleInvalid
+from temporalex_django.core.failures import error_line, exception_name
+from temporalex_django.core.names import to_seconds
+from temporalex_django.engine import policy
+from temporalex_django.engine.schedules import SlotFailure
+from temporalex_django.errors import ScheduleInvalid, TemporalexError
 from temporalex_django.models import Schedule as ScheduleRow
+from temporalex_django.operations.base import to_plain_payload
 
 #: Input of a definition that leaves the input of a stored schedule as it is.
 KEPT: Final[Any] = object()
@@ -185,3 +197,123 @@ def apply_columns(row: ScheduleRow, columns: Mapping[str, Any], now: datetime) -
         row.position, row.last_walls, row.backfill = now, {}, None
     row.changed_at, row.error = now, ""
     return changed
+
+
+# --- definition input -------------------------------------------------------------------------------------------------
+#
+# Definitions of schedules as people and programs write them: plain values, such as the body of a request.
+
+
+#: Values that say when a schedule fires, beside ``specs``.
+SPEC_WORDS = ("cron", "every", "offset", "calendar", "holidays", "at")
+_DURATIONS = ("catch_up", "jitter")
+_TIMES = ("start", "end")
+
+
+def parse_definition(values: Mapping[str, Any]) -> ScheduleDefinition:
+    """Parse the definition of a schedule from plain values, such as the body of a request.
+
+    The names are the fields of ``ScheduleDefinition``; a value that is missing, or None, is the default. Instead of
+    ``specs`` (objects with a ``type``), the values may have ``cron``, ``every``, ``offset``, ``calendar``, ``holidays``
+    and ``at``, each a value or a list. Durations are seconds. Times are ISO strings; without an offset they are
+    wall-clock times of the zone. ``args`` may be ``KEPT``.
+
+    Raises ``ScheduleInvalid`` for a value that cannot be read. ``ScheduleDefinition.check`` finds the other problems.
+    """
+    parsed = {name: value for name, value in values.items() if name not in SPEC_WORDS and value is not None}
+    parsed["specs"] = _parse_specs(values)
+    for name in _DURATIONS:
+        if name in parsed:
+            parsed[name] = _duration(parsed[name], name)
+    for name in _TIMES:
+        if name in parsed:
+            parsed[name] = parse_time(parsed[name], name)
+    if "overlap" in parsed:
+        parsed["overlap"] = parse_overlap(parsed["overlap"])
+    return ScheduleDefinition(**parsed)
+
+
+def _parse_specs(values: Mapping[str, Any]) -> tuple[Spec, ...]:
+    words = {name: values[name] for name in SPEC_WORDS if values.get(name) is not None}
+    if values.get("specs") is None:
+        if "at" in words:
+            words["at"] = [parse_time(text, "at") for text in _as_list(words["at"])]
+        return parse_specs(**words)
+    if words:
+        raise ScheduleInvalid(f"give either `specs` or {', '.join(f'`{name}`' for name in words)}, not both")
+    return specs_from_json(values["specs"])
+
+
+def _as_list(value: Any) -> list[Any]:
+    return [*value] if isinstance(value, (list, tuple)) else [value]
+
+
+def _duration(seconds: Any, label: str) -> timedelta:
+    try:
+        duration = timedelta(seconds=to_seconds(seconds, label=label))
+    except (TypeError, ValueError) as exc:
+        raise ScheduleInvalid(str(exc)) from None
+    if duration < timedelta(0):
+        raise ScheduleInvalid(f"{label}: {seconds} must not be negative")
+    return duration
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+#
+# Calls of arguments functions, which make the input of the runs of a schedule.
+
+
+logger = logging.getLogger("temporalex_django.operations")
+
+#: Arguments functions that did not return in time, and are still running in this process.
+hanging_functions: dict[str, threading.Thread] = {}
+
+
+def compute_arguments(name: str, at: datetime) -> Any | SlotFailure:
+    """Call a registered arguments function, which makes the input of a run, for the schedule's time ``at``.
+
+    Returns the input as plain JSON types, or a ``SlotFailure`` if the function raises or does not return in time. It is
+    called in a thread of its own, because it is code of the project. A thread that does not return in time is left
+    alone; later slots fail until it returns. In a test environment the function is called in the thread of the test.
+    """
+    if not host().limits_functions:
+        return _call_arguments(name, at)
+    hanging = hanging_functions.get(name)
+    if hanging is not None and hanging.is_alive():
+        return SlotFailure(
+            code="arguments", message=f"the arguments function {name} has not returned since an earlier slot"
+        )
+    results: list[Any | SlotFailure] = []
+    thread = threading.Thread(
+        target=_call_in_thread, args=[name, at, results], name=f"temporalex-arguments-{name}", daemon=True
+    )
+    thread.start()
+    thread.join(policy.ARGUMENTS_SECONDS)
+    if not results:
+        hanging_functions[name] = thread
+        return SlotFailure(
+            code="arguments",
+            message=f"the arguments function {name} did not return within {policy.ARGUMENTS_SECONDS:g} s",
+        )
+    return results[0]
+
+
+def _call_in_thread(name: str, at: datetime, results: list[Any | SlotFailure]) -> None:
+    try:
+        results.append(_call_arguments(name, at))
+    except BaseException as exc:  # noqa: BLE001 - such as SystemExit, which ends only this thread
+        results.append(
+            SlotFailure(code="arguments", message=f"the arguments function {name}: {exception_name(type(exc))}")
+        )
+    finally:
+        connections.close_all()
+
+
+def _call_arguments(name: str, at: datetime) -> Any | SlotFailure:
+    try:
+        return to_plain_payload(ARGUMENTS.find(name)(at), label=f"the input that {name} returned")
+    except TemporalexError as exc:
+        return SlotFailure(code=exc.code, message=str(exc))
+    except Exception as exc:  # noqa: BLE001 - whatever the function raises becomes the outcome of the slot
+        logger.error("the arguments function %s failed for the slot %s: %s", name, at.isoformat(), error_line(exc))
+        return SlotFailure(code="arguments", message=f"the arguments function {name}: {exception_name(type(exc))}")

@@ -58,8 +58,12 @@ from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.operations.runs.control import Cancel, Terminate
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.operations.runs.start import Start
-from temporalex_django.operations.schedules.arguments import compute_arguments
-from temporalex_django.operations.schedules.definition import ScheduleDefinition, apply_columns, changed_columns
+from temporalex_django.operations.schedules.definition import (
+    ScheduleDefinition,
+    apply_columns,
+    changed_columns,
+    compute_arguments,
+)
 
 logger = logging.getLogger("temporalex_django.operations")
 

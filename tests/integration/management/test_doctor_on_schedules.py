@@ -13,7 +13,7 @@ from django.utils import timezone
 from temporalex_django import Schedule as Declaration
 from temporalex_django.management import outputs
 from temporalex_django.models import Schedule, ScheduleSlot, Worker
-from temporalex_django.operations.schedules.definition_input import parse_definition
+from temporalex_django.operations.schedules.definition import parse_definition
 from temporalex_django.operations.schedules.save import SaveSchedule
 from tests.integration.management.test_commands import fits, golden
 from tests.integration.management.test_doctor import _same_each_time, worker

@@ -13,7 +13,7 @@ from temporalex_django import Schedule as Declaration
 from temporalex_django.authoring.schedules import schedule as declarations
 from temporalex_django.management import outputs
 from temporalex_django.models import OperatorAction, Schedule, ScheduleSlot
-from temporalex_django.operations.schedules.definition_input import parse_definition
+from temporalex_django.operations.schedules.definition import parse_definition
 from temporalex_django.operations.schedules.save import SaveSchedule
 from temporalex_django.operations.schedules.store import sync_schedules
 from tests.integration.management.test_commands import Keyboard, fits, golden, plain

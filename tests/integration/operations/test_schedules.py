@@ -33,8 +33,7 @@ from temporalex_django.models import Schedule as ScheduleRow
 from temporalex_django.operations.base import CODE, Actor
 from temporalex_django.operations.fleet import switches
 from temporalex_django.operations.schedules import operations
-from temporalex_django.operations.schedules.arguments import hanging_functions
-from temporalex_django.operations.schedules.definition import KEPT, ScheduleDefinition
+from temporalex_django.operations.schedules.definition import KEPT, ScheduleDefinition, hanging_functions
 from temporalex_django.operations.schedules.describe import describe_schedule, describe_schedules
 from temporalex_django.operations.schedules.operations import (
     BackfillSchedule,

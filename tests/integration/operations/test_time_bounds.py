@@ -16,7 +16,7 @@ from temporalex_django import Ok, Workflow, api, errors
 from temporalex_django.core.names import check_time
 from temporalex_django.management.arguments import parse_time
 from temporalex_django.models import Chain, EnqueuedTask, Schedule
-from temporalex_django.operations.schedules.definition_input import parse_definition
+from temporalex_django.operations.schedules.definition import parse_definition
 from temporalex_django.operations.schedules.save import SaveSchedule
 from temporalex_django.testing import WorkflowEnvironment
 from tests.settings_tasks import BACKEND, TASKS

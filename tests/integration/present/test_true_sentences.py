@@ -21,7 +21,7 @@ from temporalex_django.operations.alerts import ALERT_CODES
 from temporalex_django.operations.fleet.stats import live_workers
 from temporalex_django.operations.fleet.switches import SwitchOff
 from temporalex_django.operations.read.timeline import rows_of_run
-from temporalex_django.operations.schedules.definition_input import parse_definition
+from temporalex_django.operations.schedules.definition import parse_definition
 from temporalex_django.operations.schedules.describe import load_schedule_problems
 from temporalex_django.operations.schedules.save import SaveSchedule
 from temporalex_django.present.schedule_diagnosis import schedule_diagnoses

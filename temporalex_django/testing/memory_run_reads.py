@@ -1,25 +1,36 @@
-"""The operations on one run in memory that only read it."""
+"""The host in memory: reads of runs.
+
+The operations on one run in memory that only read it.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
 from temporalex_django.authoring.authorization import (
+    APP,
     Person,
     check_person,
     has_permission,
+    is_authorized,
+    matches_candidate,
+    require_operation,
     require_permission,
+    sender_key,
 )
-from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description
+from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description, FailedMessage
 from temporalex_django.authoring.human_tasks import (
     OpenHumanTask,
 )
 from temporalex_django.authoring.redaction import UNREDACTED, VIEW_PAYLOAD, Redactor
 from temporalex_django.authoring.requests import RunAddress
 from temporalex_django.authoring.run_columns import describe_columns
+from temporalex_django.authoring.run_filters import ListedRun, select_runs
 from temporalex_django.authoring.workflow import (
     Workflow,
     decode_result,
@@ -28,9 +39,16 @@ from temporalex_django.core.history.events import CLOSED_STATUSES, HistoryEvent
 from temporalex_django.core.names import check_wait
 from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.engine.activity_policy import open_run_text, run_result
+from temporalex_django.engine.contracts.records import HumanTaskWrite, Outcome, RunState, TaskResult, TaskState
+from temporalex_django.engine.memory.storage import MemoryRunStorage
+from temporalex_django.engine.memory.tables import MemoryRun
 from temporalex_django.engine.refusals import nothing_published_error, start_wait
-from temporalex_django.errors import ResultTimeout
+from temporalex_django.engine.turn_report import TurnReport
+from temporalex_django.errors import NotConfigured, ResultTimeout
 from temporalex_django.graph import instance as snapshot
+from temporalex_django.present.view_models import LATE_PERIOD
+from temporalex_django.testing.environment import Environment
+from temporalex_django.testing.memory_schedules import MemorySchedules
 
 #: Permissions by operation, where the name is not ``<operation>_instance``.
 _PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_input", "view_payload": "view_payload"}
@@ -193,3 +211,204 @@ class MemoryRunReads:
 def require_operation_permitted(by: Person, operation: str) -> None:
     """Raise ``ActionNotPermitted`` unless the person has the permission for that operation on runs."""
     require_permission(by, _PERMISSIONS.get(operation, f"{operation}_instance"), action=f"{operation} runs")
+
+
+# --- memory reads -----------------------------------------------------------------------------------------------------
+#
+# The runs of an environment in memory, as tests and handles read them, whatever host runs their code.
+
+
+_MANY_ATTEMPTS = 5
+
+
+class MemoryListedRun(ListedRun):
+    """The facts of a run in memory that filters and orders of runs compare."""
+
+    def __init__(self, storage: MemoryRunStorage, chain: RunState, run: MemoryRun, *, position: int) -> None:
+        super().__init__(
+            workflow=run.facts.workflow,
+            workflow_id=run.facts.workflow_id,
+            version=run.facts.version,
+            queue=chain.queue,
+            status=run.status,
+            is_blocked=run.blocked is not None,
+            is_paused=run.paused is not None,
+            waiting_for=run.waiting_for,
+            tags=run.column("tags") or [],
+            search_attributes=run.facts.search_attributes or {},
+            position=position,
+            created_at=run.created_at,
+            closed_at=run.closed_at,
+            due_at=chain.due_at,
+        )
+        self.storage, self.chain, self.run = storage, chain, run
+
+    def is_stuck(self) -> bool:
+        chain = self.chain
+        is_late = (
+            chain.due_at is not None
+            and chain.due_at < self.storage.clock - LATE_PERIOD
+            and not (chain.closed or chain.paused)
+        )
+        has_many_attempts = any(task.attempt > _MANY_ATTEMPTS for task in self.storage.tasks_of_run(chain.run_id))
+        return self.is_blocked or is_late or has_many_attempts or bool(self.storage.failed_messages(chain.chain_id))
+
+    def causes(self) -> list[str | None]:
+        tasks = self.storage.open_activities(self.chain.run_id, limit=sys.maxsize)
+        failures = [(task.activity, task.last_failure) for task in tasks]
+        causes = [failure.group.of_activity(name) for name, failure in failures if failure is not None]
+        return [self.run.cause, self.run.fault, *(text for cause in causes for text in cause)]
+
+    def has_open_activities(self) -> bool:
+        return bool(self.storage.tasks_of_run(self.chain.run_id))
+
+    def has_subject(self, subject: Any) -> bool:
+        raise NotConfigured(f"runs in memory have no subject, so none has {subject!r}: use DjangoEnvironment")
+
+
+def list_runs(storage: MemoryRunStorage, filters: Mapping[str, Any]) -> Iterator[tuple[str, UUID]]:
+    """Yield ``(business id, chain id)`` of each current run that matches, in the order that ``filters`` names.
+
+    ``filters`` maps names of ``authoring.run_tables.run_filters.RUN_FILTERS`` to checked values.
+    """
+    chains = {chain.run_id: chain for chain in storage.chains.values()}
+    current_runs = (
+        MemoryListedRun(storage, chains[run_id], run, position=position)
+        for position, (run_id, run) in enumerate(storage.runs.items())
+        if run_id in chains
+    )
+    return ((run.workflow_id, run.chain.chain_id) for run in select_runs(current_runs, filters))
+
+
+VIEW = f"{APP}.view_instance"
+
+
+class MemoryReads(Environment):
+    """The part of an environment in memory that reads its runs from ``storage``."""
+
+    storage: MemoryRunStorage
+    schedules: MemorySchedules
+
+    def _held_until(self, task: TaskState) -> datetime | None:
+        return self.storage.held_until(task)
+
+    def _judge(self, key: str, permission: str, message: str) -> bool:
+        """Return True if the user with this key has the permission.
+
+        The user is one that a test passed as ``by``. ``message`` is the name of the message that needs the permission.
+        """
+        del message
+        return is_authorized(self._people[key], permission, permits=has_permission)
+
+    def _announce(self, report: TurnReport) -> None:
+        """Do nothing: without Django there are no signals."""
+
+    def _announce_attempt(self, task: TaskState, result: TaskResult | None = None) -> None:
+        """Do nothing: without Django there are no signals."""
+
+    def _failed_messages(self, chain_id: UUID) -> list[FailedMessage]:
+        failed_messages = []
+        for stored_message in self.storage.failed_messages(chain_id):
+            assert stored_message.outcome is not None
+            failure = stored_message.outcome.value
+            failed_messages.append(
+                FailedMessage(
+                    id=str(stored_message.message.message_id),
+                    name=stored_message.message.name,
+                    type=failure["type"],
+                    message=failure["message"],
+                )
+            )
+        return failed_messages
+
+    def list_runs(self, filters: Mapping[str, Any]) -> Iterator[tuple[str, UUID]]:
+        """Return ``(business id, chain id)`` of each current run that matches.
+
+        ``filters`` maps names of filters to checked values; its ``order`` sorts the runs.
+        """
+        return list_runs(self.storage, filters)
+
+    def run_ids(self, chain_id: UUID) -> list[UUID]:
+        return list(self.storage.run_ids.get(chain_id, ()))
+
+    def row(self, run_id: UUID) -> MemoryRun:
+        return self.storage.runs[run_id]
+
+    def outcome(self, message_id: int) -> Outcome | None:
+        stored_message = self.storage.messages.get(message_id)
+        return stored_message.outcome if stored_message is not None else None
+
+    def update_outcome(self, chain_id: UUID, update_id: str) -> Outcome | None:
+        message_id = self.storage.message_number(chain_id, update_id)
+        return None if message_id is None else self.outcome(message_id)
+
+    def human_tasks(self, run_id: UUID, *, by: Person | None = None) -> list[OpenHumanTask]:
+        # Who may view runs sees all tasks of the run; others see the tasks that ask them.
+        may_view = by is None or has_permission(by, VIEW)
+        rows = (
+            task_row
+            for task_row in self.storage.human_tasks.values()
+            if task_row.run_id == run_id
+            and (may_view or any(matches_candidate(by, word) for word in task_row.task.candidates))
+        )
+        tasks = [self._redact_task(task_row, by) for task_row in rows]
+        return sorted(tasks, key=lambda task: (task.opened_at, task.key))
+
+    def _redact_task(self, task_row: HumanTaskWrite, by: Person | None) -> OpenHumanTask:
+        """Return a human task as the user ``by`` may see it; None stands for code.
+
+        The title and what the task shows are for the people whom it asks, and for those who may see payloads.
+        """
+        task = OpenHumanTask.from_state(task_row.task, str(task_row.id))
+        if by is None or any(matches_candidate(by, word) for word in task_row.task.candidates):
+            return task
+        require_operation(by, "view", action="view")
+        record = self.row(task_row.run_id).facts
+        code = self.class_of(task_row.chain_id, record.workflow, record.version)
+        redactor = Redactor(may_see_payloads=has_permission(by, VIEW_PAYLOAD), redacted_paths=code.redacted)
+        return replace(
+            task,
+            title=redactor.redact_text(task.title),
+            shows=None if task.shows is None else redactor.redact_payload(task.shows),
+        )
+
+    def inbox(self, user: Person) -> list[OpenHumanTask]:
+        rows = [task_row for task_row in self.storage.human_tasks.values() if not task_row.task.ending]
+        allowed_rows = (task_row for task_row in rows if sender_key(user) not in task_row.task.barred)
+        inbox_rows = [
+            task_row
+            for task_row in allowed_rows
+            if any(matches_candidate(user, word) for word in task_row.task.candidates)
+        ]
+        inbox_rows.sort(
+            key=lambda task_row: (
+                task_row.task.due_at or datetime.max.replace(tzinfo=UTC),
+                task_row.task.opened_at,
+                task_row.id,
+            )
+        )
+        return [OpenHumanTask.from_state(task_row.task, str(task_row.id)) for task_row in inbox_rows]
+
+    def _set_clock(self, now: datetime) -> None:
+        self.storage.clock = now
+
+    def _next_due(self) -> datetime | None:
+        times = [run.due_at for run in self.storage.chains.values()]
+        held_ids = {task.id for task in self._held_tasks}
+        # The test ends a held task; its timeouts are those of ``_next_held_timeout``.
+        for task in self.storage.open_tasks.values():
+            if task.id not in held_ids:
+                times += [self.storage.next_timeout(task), task.due_at if task.owner is None else None]
+        times.append(self.schedules.next_due())
+        return min((moment for moment in times if moment is not None), default=None)
+
+    def _wake_blocked(self) -> None:
+        for chain_id, run in list(self.storage.chains.items()):
+            if run.failed_tries and not run.closed:
+                self.storage.chains[chain_id] = replace(run, due_at=self.clock)
+
+    def _queues(self) -> Sequence[str]:
+        return sorted(self.storage.queues)
+
+    def chain_ids(self) -> list[UUID]:
+        return list(self.storage.chains)

@@ -204,7 +204,7 @@ UNREAD: dict[str, list[str]] = {
     "testing/database.py": ["_handle:workflow"],
     "testing/engine_environment.py": ["_attempt_savepoint:task"],
     "testing/environment_base.py": ["_breaks_transaction:error"],
-    "testing/memory_reads.py": ["_judge:message"],
+    "testing/memory_run_reads.py": ["_judge:message"],
     # commands that need neither, written by a table; the interface of the SDK; a clock that a test replaces
     "temporal/attempts.py": ["surroundings:activity"],  # for the attempts of a project to override
     "temporal/commands.py": [

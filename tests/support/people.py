@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from temporalex_django.testing.memory_reads import MemoryReads
+from temporalex_django.testing.memory_run_reads import MemoryReads
 
 
 class Somebody:

@@ -13,7 +13,7 @@ from temporalex_django.engine.contracts.records import HumanTaskWrite, NewRun, N
 from temporalex_django.engine.refusals import RefusedSignal
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import ActionNotPermitted, WorkflowClosed
-from temporalex_django.testing.memory_reads import MemoryReads
+from temporalex_django.testing.memory_run_reads import MemoryReads
 from tests.support.temporal.runs import RunReport
 
 _ENDED = end_kinds_of("activity")

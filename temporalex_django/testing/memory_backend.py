@@ -76,9 +76,8 @@ from temporalex_django.interceptors import ClientCall
 from temporalex_django.interceptors.chain import around, chain
 from temporalex_django.testing.engine_environment import EngineEnvironment
 from temporalex_django.testing.environment_base import EPOCH, EnvironmentHandle, EnvironmentUpdate
-from temporalex_django.testing.memory_actions import OPERATIONS, MemoryOperator
+from temporalex_django.testing.memory_actions import OPERATIONS, MemoryOperator, MemorySchedules
 from temporalex_django.testing.memory_run_reads import MemoryReads, MemoryRunReads, require_operation_permitted
-from temporalex_django.testing.memory_schedules import MemorySchedules
 
 T = TypeVar("T")
 

@@ -48,7 +48,7 @@ from temporalex_django.errors import NotConfigured, ResultTimeout
 from temporalex_django.graph import instance as snapshot
 from temporalex_django.present.view_models import LATE_PERIOD
 from temporalex_django.testing.environment import Environment
-from temporalex_django.testing.memory_schedules import MemorySchedules
+from temporalex_django.testing.memory_actions import MemorySchedules
 
 #: Permissions by operation, where the name is not ``<operation>_instance``.
 _PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_input", "view_payload": "view_payload"}

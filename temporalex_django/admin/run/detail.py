@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -25,19 +25,26 @@ from temporalex_django.admin.base import (
     format_duration,
     format_payload,
     format_time,
+    shape,
     status_badge,
 )
 from temporalex_django.admin.operator_views import ActionLink
 from temporalex_django.admin.run import history as histories
-from temporalex_django.admin.run.graph_picture import build_graph_picture, graph_class_of
 from temporalex_django.admin.run.origin import origin_of, related_runs
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.run_columns import ColumnType, Place, columns_shown_in
+from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.core.names import TABLES
 from temporalex_django.core.payloads.search_attributes import to_readable
+from temporalex_django.errors import TemporalexError
+from temporalex_django.graph.projection import project
+from temporalex_django.graph.render import states
+from temporalex_django.graph.steps import StepRef, key_of
+from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.models.messages import ATTENTION
@@ -48,12 +55,14 @@ from temporalex_django.operations.fleet.stats import LiveWorkers, live_workers_f
 from temporalex_django.operations.fleet.switches import active_switches
 from temporalex_django.operations.human_tasks.inbox import awaited_tasks, candidates_of, redact_tasks
 from temporalex_django.operations.human_tasks.operations import mark_nobody_left
+from temporalex_django.operations.read import describe
 from temporalex_django.operations.read.cluster_reads import history_or_error, open_tasks_or_error, read_block
 from temporalex_django.operations.read.describe import unsaid_attempts
 from temporalex_django.operations.read.run_filters import leading_tasks
 from temporalex_django.operations.read.run_summary import PreloadedRows, summarize_run
-from temporalex_django.present.formatting import localize_times
+from temporalex_django.present.formatting import capitalize, localize_times
 from temporalex_django.present.human_tasks import absent_sentence, candidate_names, step_name
+from temporalex_django.present.picture import HEIGHT, WIDTH, Arrow, Box, Picture, draw_picture
 
 #: Actions in the audit log with which a person only looked at something, or was refused to.
 _LOOKS = (READ, VIEW.action)
@@ -553,4 +562,128 @@ def _message_context(
         "tools": message_links(str(message.request_id)) if message.failed else [],
         "payload": format_redacted(message.payload),
         "outcome": format_redacted(message.outcome_value) if message.outcome is not None else None,
+    }
+
+
+# --- graph picture ----------------------------------------------------------------------------------------------------
+#
+# The graph of a run with the state of each step, as a drawing and as a list with the same content.
+
+
+#: Kinds of ``formatting.badge`` by the state of a step.
+_SHAPES = {
+    "completed": "completed", "active": "running", "waiting": "waiting", "requested": "pending", "failed": "failed",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnStep:
+    """A step of a graph as the admin page of a run shows it, in the drawing and in the list below it.
+
+    ``box`` is its place and state in the drawing, and ``shape`` the symbol of its state. ``leads_to`` has a text for
+    each step that may follow: the event and the title of that step.
+    """
+
+    box: Box
+    shape: SafeString
+    state_text: str
+    leads_to: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphPicture:
+    """The graph of a run as its admin page shows it: the drawing, and the list of its steps.
+
+    ``why_not`` says why the steps have no states, and is None if they have them.
+    """
+
+    drawn: Picture
+    steps: Sequence[DrawnStep]
+    why_not: str | None
+    width: int = WIDTH
+    height: int = HEIGHT
+
+
+def graph_class_of(run: Instance) -> type[GraphWorkflow] | None:
+    """Return the graph class of a run in exactly its version.
+
+    Returns None if the run is not a graph, or if this process lacks that version of the class.
+    """
+    # Without the very version, another one may be found: its steps would not be those of the run.
+    code: type[Workflow] | None = describe.class_or_none(run.workflow, run.version)
+    if code is not None and issubclass(code, GraphWorkflow) and code.version == run.version:
+        return code
+    return None
+
+
+def build_graph_picture(
+    graph_class: type[GraphWorkflow], events: Sequence[Event] | None, *, why_not: str | None = None
+) -> GraphPicture:
+    """Return the drawing of the graph, with the states of its steps that follow from the history of a run.
+
+    ``events`` is the whole history, or None if it is too long to read; the steps then have no states. ``why_not`` is
+    another reason why there is no history, or None.
+    """
+    refs = list(graph_class.graph())
+    step_numbers = {step: n for n, step in enumerate(refs)}
+    step_states: dict[int, str] = {}
+    if why_not is None:
+        step_states, why_not = _step_states(graph_class, step_numbers, events)
+    # Several events may lead from one step to the same next step: one arrow with all their names.
+    edge_events: dict[tuple[int, int], list[str]] = defaultdict(list)
+    dynamic: set[tuple[int, int]] = set()
+    for edge in graph_class.edges():
+        for target in edge.targets:
+            arrow_key = step_numbers[edge.source], step_numbers[target]
+            edge_events[arrow_key].append(edge.event)
+            dynamic |= {arrow_key} if edge.dynamic else set()
+    arrows = [
+        Arrow(source=arrow_key[0], target=arrow_key[1], label=", ".join(event_names), dynamic=arrow_key in dynamic)
+        for arrow_key, event_names in edge_events.items()
+    ]
+    names = [capitalize(describe.step_title(graph_class, key_of(step))) for step in refs]
+    drawn = draw_picture(names, arrows, step_states)
+    state_texts = _state_texts()
+    leads_to: dict[int, list[str]] = defaultdict(list)
+    for arrow in arrows:
+        leads_to[arrow.source].append(f"{arrow.label} → {names[arrow.target]}")
+    steps = [
+        DrawnStep(
+            box=box,
+            shape=shape(_SHAPES.get(box.state, "")),
+            state_text=state_texts.get(box.state, ""),
+            leads_to=leads_to[box.number],
+        )
+        for box in drawn.boxes
+    ]
+    return GraphPicture(drawn=drawn, steps=steps, why_not=why_not)
+
+
+def _step_states(
+    graph_class: type[GraphWorkflow], step_numbers: Mapping[StepRef, int], events: Sequence[Event] | None
+) -> tuple[dict[int, str], str | None]:
+    """Return ``(states, why_not)``: the states of the steps that the run has reached, by number of the step.
+
+    ``why_not`` says why there are no states, or is None. ``step_numbers`` has the number of each step. ``events`` is
+    the whole history; None means that it is too long to read.
+    """
+    if events is None:
+        return {}, _("The history is too long to read here, so the states of the steps are not shown.")
+    try:
+        instance = None
+        if events:
+            instance = project(graph_class, events)
+    # Other code may have written the history, or a payload cannot be read: the page must show the graph anyway.
+    except (TemporalexError, LookupError, TypeError, ValueError):
+        return {}, _("The history does not match the current graph, so the states of the steps are not shown.")
+    return {step_numbers[step]: state for step, state in states(instance).items()}, None
+
+
+def _state_texts() -> dict[str, str]:
+    return {
+        "completed": _("completed"),
+        "active": _("active"),
+        "waiting": _("waiting"),
+        "requested": _("waiting for other steps"),
+        "failed": _("failed"),
     }

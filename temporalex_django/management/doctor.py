@@ -43,7 +43,7 @@ from temporalex_django.management.replay import replay_runs
 from temporalex_django.management.runs.list_runs import DEFERRED_COLUMNS
 from temporalex_django.models import ActivityTask, Instance, Schedule
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.read.cluster_reads import read_block
+from temporalex_django.operations.read.describe import read_block
 from temporalex_django.operations.read.failure_groups import unreadable_rows
 from temporalex_django.operations.read.project_state import (
     Runs,

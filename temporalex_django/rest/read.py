@@ -25,8 +25,7 @@ from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.models import HistoryEvent
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read import timeline
-from temporalex_django.operations.read.cluster_reads import history_of
-from temporalex_django.operations.read.describe import ResultWaiter, available_messages, describe
+from temporalex_django.operations.read.describe import ResultWaiter, available_messages, describe, history_of
 from temporalex_django.operations.read.failure_groups import failure_groups
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.present.problems import failure_diagnosis

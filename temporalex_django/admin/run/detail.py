@@ -56,8 +56,12 @@ from temporalex_django.operations.fleet.switches import active_switches
 from temporalex_django.operations.human_tasks.inbox import awaited_tasks, candidates_of, redact_tasks
 from temporalex_django.operations.human_tasks.operations import mark_nobody_left
 from temporalex_django.operations.read import describe
-from temporalex_django.operations.read.cluster_reads import history_or_error, open_tasks_or_error, read_block
-from temporalex_django.operations.read.describe import unsaid_attempts
+from temporalex_django.operations.read.describe import (
+    history_or_error,
+    open_tasks_or_error,
+    read_block,
+    unsaid_attempts,
+)
 from temporalex_django.operations.read.run_filters import leading_tasks
 from temporalex_django.operations.read.run_summary import PreloadedRows, summarize_run
 from temporalex_django.present.formatting import capitalize, localize_times

@@ -21,7 +21,7 @@ from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read import timeline
-from temporalex_django.operations.read.cluster_reads import history_of
+from temporalex_django.operations.read.describe import history_of
 
 
 class HistoryCommand:

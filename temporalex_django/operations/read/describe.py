@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Final, Literal, TypeVar
 from uuid import UUID
 
 from asgiref.sync import sync_to_async
@@ -32,10 +33,10 @@ from temporalex_django.backends.host import (
     wait_for,
 )
 from temporalex_django.backends.protocol import RunTarget
-from temporalex_django.backends.routing import backend_of
+from temporalex_django.backends.routing import backend_of, cluster_module
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.names import check_wait
+from temporalex_django.core.names import TABLES, check_wait
 from temporalex_django.core.payloads.codec import resolve_hints
 from temporalex_django.db.activity_tasks import failed_attempts
 from temporalex_django.db.claims.limited import read_switches
@@ -47,6 +48,9 @@ from temporalex_django.engine.activity_policy import open_run_text, run_result
 from temporalex_django.engine.refusals import start_wait
 from temporalex_django.errors import (
     ActionNotPermitted,
+    HistoryGone,
+    NotConfigured,
+    QueryFailed,
     ResultTimeout,
     TemporalexError,
     UnknownWorkflow,
@@ -61,7 +65,6 @@ from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import ActivityTask, Instance
 from temporalex_django.models.runs import Status
 from temporalex_django.operations.fleet.stats import LiveWorkers, live_workers
-from temporalex_django.operations.read.cluster_reads import history_of, open_tasks_or_error, read_block
 from temporalex_django.operations.read.run_filters import annotate_attempts
 from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.present.formatting import display_title, humanize_name
@@ -655,3 +658,63 @@ def wait_messages(wait: Mapping[str, Any], accepts: Mapping[str, Any]) -> list[s
             return [humanize_name(str(event)) for event in wait.get("events") or ()]
         case _:
             return []
+
+
+# --- cluster reads ----------------------------------------------------------------------------------------------------
+#
+# Reads of a run on a cluster that only the cluster can answer: for pages, which must not wait for it for long.
+
+
+T = TypeVar("T")
+
+#: Seconds in which a worker has to tell the history of a run to a page.
+HISTORY_SECONDS: Final = 2.0
+#: Most open activities that a page counts.
+MAX_TASKS: Final = 1000
+
+
+def open_tasks_or_error(
+    target: RunTarget, *, limit: int = MAX_TASKS, storage: DjangoStorage
+) -> tuple[Sequence[ActivityTask], str | None]:
+    """Return ``(open activities of a run, None)``, or no activities and a sentence that says why they are not known."""
+    return _or_error(lambda: backend_of(target).open_tasks(target, limit=limit, storage=storage))
+
+
+def read_block(run: Instance, target: RunTarget, *, storage: DjangoStorage) -> None:
+    """Set ``run.blocked`` to what the cluster says about an open run whose task fails and whose row does not say so.
+
+    A worker marks the row when it fails a task. It does not if it was stopped, or if the server failed the task. The
+    row is not written. A cluster that does not answer changes nothing.
+    """
+    if target.backend == TABLES or run.blocked or not run.is_open or run.paused:
+        return
+    with suppress(TemporalexError, ImportError):
+        run.blocked = cluster_module("reads").block(target, storage=storage)
+
+
+def history_or_error(target: RunTarget, *, storage: DjangoStorage) -> tuple[Sequence[HistoryEvent], str | None]:
+    """Return ``(events of a run, None)``, or no events and a sentence that says why they are not known."""
+    if target.paused:
+        return (), _("The run is paused. A Temporal cluster does not pass queries on to a paused run.")
+    return _or_error(lambda: backend_of(target).history(target, storage=storage, timeout=HISTORY_SECONDS))
+
+
+def _or_error(read: Callable[[], Sequence[T]]) -> tuple[Sequence[T], str | None]:
+    try:
+        return read(), None
+    except NotConfigured as exc:
+        return (), exc.message
+    except HistoryGone:
+        return (), _("The Temporal cluster has deleted this run, and its history with it. The rows here are kept.")
+    except QueryFailed:
+        return (), _("No worker has answered in time. Only a worker with the code of the run can answer.")
+    except TemporalexError:
+        # The text of the error is for operators: it names the server.
+        return (), _("The Temporal cluster has not answered in time.")
+
+
+def history_of(target: RunTarget, *, storage: DjangoStorage) -> Sequence[HistoryEvent] | None:
+    """Return the events of a run on a cluster, or None for a run whose events are rows. Raises ``QueryFailed``."""
+    if target.backend == TABLES:
+        return None
+    return backend_of(target).history(target, storage=storage)

@@ -23,7 +23,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import HistoryEvent
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.operations.read import describe
-from temporalex_django.operations.read.cluster_reads import history_of
+from temporalex_django.operations.read.describe import history_of
 from temporalex_django.present.timeline import (
     REPEATED_KINDS,
     TimelineRow,

@@ -29,7 +29,7 @@ def run(count: int, pairs: int) -> dict[str, Any]:
     All slices run in one worker of this process, since two processes of one program differ by more than what is
     measured. Each pair takes ``count`` due runs, and the first pair, which warms the process up, counts nothing.
     """
-    from temporalex_django.management.fleet.worker import tune_collector
+    from temporalex_django.management.worker import tune_collector
 
     _set_tracer_provider()
     server.empty()

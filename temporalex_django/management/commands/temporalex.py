@@ -13,12 +13,10 @@ from temporalex_django.management.background_tasks import EnqueuedCommand
 from temporalex_django.management.bulk import BulkCommand
 from temporalex_django.management.doctor import DoctorCommand
 from temporalex_django.management.fleet import drain
-from temporalex_django.management.fleet.health import HealthCommand
 from temporalex_django.management.fleet.migrate import MigrateCommand
 from temporalex_django.management.fleet.outbox import OutgoingCommand
 from temporalex_django.management.fleet.switches import SwitchesCommand
 from temporalex_django.management.fleet.sync import SyncCommand
-from temporalex_django.management.fleet.worker import WorkerCommand
 from temporalex_django.management.graph import GraphCommand
 from temporalex_django.management.replay import ReplayCommand
 from temporalex_django.management.runs import operator_commands
@@ -34,6 +32,7 @@ from temporalex_django.management.runs.update import UpdateCommand
 from temporalex_django.management.runs.versions import VersionsCommand
 from temporalex_django.management.schedules import SchedulesCommand
 from temporalex_django.management.tasks import TasksCommand
+from temporalex_django.management.worker import HealthCommand, WorkerCommand
 from temporalex_django.workers import app_modules
 
 

@@ -146,7 +146,7 @@ if __name__ == "__main__":
     if "worker" in sys.argv:
         import django
         django.setup()
-        import temporalex_django.management.fleet.worker as worker
+        import temporalex_django.management.worker as worker
         worker.handle = lambda command, **_: print(json.dumps({
             "seed": os.environ.get("PYTHONHASHSEED"), "mark": os.environ.get("TEMPORALEX_HASH_SEED_SET"),
             "flags": list(sys.flags), "hash": hash("text"), "orig": sys.orig_argv[1:], "pid": os.getpid()}))

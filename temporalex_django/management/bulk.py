@@ -23,7 +23,7 @@ from temporalex_django.core.names import counted
 from temporalex_django.management import arguments, outputs
 from temporalex_django.management import arguments as people
 from temporalex_django.management.arguments import add_filters, apply_filters, filter_names, filters_of, parse_json
-from temporalex_django.management.runs.operator_commands import (
+from temporalex_django.management.run_commands import (
     add_input_arguments,
     add_selector_arguments,
     input_values,

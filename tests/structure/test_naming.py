@@ -36,7 +36,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("temporalex_django/management/bulk.py", "what"): (1, "the name of an argument of the command"),
     ("temporalex_django/management/doctor.py", "found"): (1, "a key of the JSON of the command"),
     ("temporalex_django/management/worker.py", "why"): (1, "a key of the JSON of the command"),
-    ("temporalex_django/management/runs/operator_commands.py", "made"): (1, "a key of the JSON of the commands"),
+    ("temporalex_django/management/run_commands.py", "made"): (1, "a key of the JSON of the commands"),
     ("temporalex_django/management/fleet/switches.py", "what"): (1, "the name of an argument of the command"),
     ("temporalex_django/management/tasks.py", "what"): (1, "the name of an argument of the command"),
     ("temporalex_django/management/runs/versions.py", "here"): (1, "a key of the JSON of the command"),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.management import outputs
+from temporalex_django.management import outputs, run_commands
 from temporalex_django.management.background_tasks import EnqueuedCommand
 from temporalex_django.management.bulk import BulkCommand
 from temporalex_django.management.doctor import DoctorCommand
@@ -19,16 +19,17 @@ from temporalex_django.management.fleet.switches import SwitchesCommand
 from temporalex_django.management.fleet.sync import SyncCommand
 from temporalex_django.management.graph import GraphCommand
 from temporalex_django.management.replay import ReplayCommand
-from temporalex_django.management.runs import operator_commands
+from temporalex_django.management.run_commands import (
+    QueryCommand,
+    ResumeCommand,
+    SignalCommand,
+    StartCommand,
+    UpdateCommand,
+)
 from temporalex_django.management.runs.describe import DescribeCommand
 from temporalex_django.management.runs.export import ExportCommand
 from temporalex_django.management.runs.history import HistoryCommand
 from temporalex_django.management.runs.list_runs import ListCommand
-from temporalex_django.management.runs.query import QueryCommand
-from temporalex_django.management.runs.resume import ResumeCommand
-from temporalex_django.management.runs.signal import SignalCommand
-from temporalex_django.management.runs.start import StartCommand
-from temporalex_django.management.runs.update import UpdateCommand
 from temporalex_django.management.runs.versions import VersionsCommand
 from temporalex_django.management.schedules import SchedulesCommand
 from temporalex_django.management.tasks import TasksCommand
@@ -103,7 +104,7 @@ class Command(BaseCommand):
         "update": UpdateCommand(),
         "query": QueryCommand(),
         "resume": ResumeCommand(),
-        **operator_commands.COMMANDS,
+        **run_commands.COMMANDS,
         **drain.COMMANDS,
         "schedules": SchedulesCommand(),
         "switches": SwitchesCommand(),

@@ -21,7 +21,7 @@ from django.db import OperationalError
 from temporalex_django import errors
 from temporalex_django.management import outputs
 from temporalex_django.management.commands.temporalex import Command
-from temporalex_django.management.runs.operator_commands import COMMANDS
+from temporalex_django.management.run_commands import COMMANDS
 from temporalex_django.models import BulkJob, HumanTask, Instance, OperatorAction
 from temporalex_django.operations import bulk
 from temporalex_django.operations.fleet.stats import LiveWorkers

@@ -44,7 +44,7 @@ from temporalex_django.admin.run.bulk import _encode_ids
 from temporalex_django.authoring.requests import StartRequest
 from temporalex_django.client import DatabaseBackend
 from temporalex_django.management.commands.temporalex import Command
-from temporalex_django.management.runs.operator_commands import COMMANDS as SHELL_STEERING
+from temporalex_django.management.run_commands import COMMANDS as SHELL_STEERING
 from temporalex_django.models import BulkJob, HumanTask, Instance, SwitchedOff
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.bulk import ResumeBulk, StartBulk, StopBulk

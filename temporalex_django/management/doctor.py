@@ -39,8 +39,8 @@ from temporalex_django.graph.steps import key_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.management import arguments, outputs
 from temporalex_django.management import arguments as people
+from temporalex_django.management.read_commands import DEFERRED_COLUMNS
 from temporalex_django.management.replay import replay_runs
-from temporalex_django.management.runs.list_runs import DEFERRED_COLUMNS
 from temporalex_django.models import ActivityTask, Instance, Schedule
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read.describe import read_block

@@ -18,6 +18,13 @@ from temporalex_django.management.fleet.outbox import OutgoingCommand
 from temporalex_django.management.fleet.switches import SwitchesCommand
 from temporalex_django.management.fleet.sync import SyncCommand
 from temporalex_django.management.graph import GraphCommand
+from temporalex_django.management.read_commands import (
+    DescribeCommand,
+    ExportCommand,
+    HistoryCommand,
+    ListCommand,
+    VersionsCommand,
+)
 from temporalex_django.management.replay import ReplayCommand
 from temporalex_django.management.run_commands import (
     QueryCommand,
@@ -26,11 +33,6 @@ from temporalex_django.management.run_commands import (
     StartCommand,
     UpdateCommand,
 )
-from temporalex_django.management.runs.describe import DescribeCommand
-from temporalex_django.management.runs.export import ExportCommand
-from temporalex_django.management.runs.history import HistoryCommand
-from temporalex_django.management.runs.list_runs import ListCommand
-from temporalex_django.management.runs.versions import VersionsCommand
 from temporalex_django.management.schedules import SchedulesCommand
 from temporalex_django.management.tasks import TasksCommand
 from temporalex_django.management.worker import HealthCommand, WorkerCommand

@@ -415,7 +415,7 @@ def test_what_is_wrong_is_one_sentence_with_the_next_step() -> None:
 def test_a_database_that_is_gone_and_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(exc: BaseException) -> Ran:
         monkeypatch.setattr(
-            "temporalex_django.management.runs.list_runs.apply_filters", lambda *_: (_ for _ in ()).throw(exc)
+            "temporalex_django.management.read_commands.apply_filters", lambda *_: (_ for _ in ()).throw(exc)
         )
         return shell("list")
 
@@ -450,7 +450,7 @@ def test_a_list_of_many_is_read_in_pages(django_assert_max_num_queries: Any) -> 
         Basket.start(id=f"many-{number}")
 
     with pytest.MonkeyPatch.context() as patched, django_assert_max_num_queries(14) as asked:
-        patched.setattr("temporalex_django.management.runs.list_runs._PAGE_SIZE", 2)
+        patched.setattr("temporalex_django.management.read_commands._PAGE_SIZE", 2)
         found = fits("list", plain(shell("list", "--json", "--skip-checks")))
     assert [one["id"] for one in found] == [f"many-{number}" for number in reversed(range(7))]
     pages = [one["sql"] for one in asked if 'ORDER BY "temporalex_instance"."id" DESC' in one["sql"]]

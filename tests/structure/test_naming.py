@@ -37,7 +37,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("temporalex_django/management/doctor.py", "found"): (1, "a key of the JSON of the command"),
     ("temporalex_django/management/worker.py", "why"): (1, "a key of the JSON of the command"),
     ("temporalex_django/management/run_commands.py", "made"): (1, "a key of the JSON of the commands"),
-    ("temporalex_django/management/fleet/switches.py", "what"): (1, "the name of an argument of the command"),
+    ("temporalex_django/management/fleet_commands.py", "what"): (1, "the name of an argument of the command"),
     ("temporalex_django/management/tasks.py", "what"): (1, "the name of an argument of the command"),
     ("temporalex_django/management/read_commands.py", "here"): (1, "a key of the JSON of the command"),
     ("temporalex_django/models/fleet.py", "asked"): (1, "a column"),

@@ -8,15 +8,11 @@ from typing import Any, ClassVar, Protocol
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.management import outputs, run_commands
+from temporalex_django.management import fleet_commands, outputs, run_commands
 from temporalex_django.management.background_tasks import EnqueuedCommand
 from temporalex_django.management.bulk import BulkCommand
 from temporalex_django.management.doctor import DoctorCommand
-from temporalex_django.management.fleet import drain
-from temporalex_django.management.fleet.migrate import MigrateCommand
-from temporalex_django.management.fleet.outbox import OutgoingCommand
-from temporalex_django.management.fleet.switches import SwitchesCommand
-from temporalex_django.management.fleet.sync import SyncCommand
+from temporalex_django.management.fleet_commands import MigrateCommand, OutgoingCommand, SwitchesCommand, SyncCommand
 from temporalex_django.management.graph import GraphCommand
 from temporalex_django.management.read_commands import (
     DescribeCommand,
@@ -107,7 +103,7 @@ class Command(BaseCommand):
         "query": QueryCommand(),
         "resume": ResumeCommand(),
         **run_commands.COMMANDS,
-        **drain.COMMANDS,
+        **fleet_commands.COMMANDS,
         "schedules": SchedulesCommand(),
         "switches": SwitchesCommand(),
         "tasks": TasksCommand(),

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Protocol
 from django.core.management.base import BaseCommand, CommandParser
 
 from temporalex_django.management import fleet_commands, outputs, run_commands
-from temporalex_django.management.background_tasks import EnqueuedCommand
 from temporalex_django.management.bulk import BulkCommand
 from temporalex_django.management.doctor import DoctorCommand
 from temporalex_django.management.fleet_commands import MigrateCommand, OutgoingCommand, SwitchesCommand, SyncCommand
@@ -30,7 +29,7 @@ from temporalex_django.management.run_commands import (
     UpdateCommand,
 )
 from temporalex_django.management.schedules import SchedulesCommand
-from temporalex_django.management.tasks import TasksCommand
+from temporalex_django.management.tasks import EnqueuedCommand, TasksCommand
 from temporalex_django.management.worker import HealthCommand, WorkerCommand
 from temporalex_django.workers import app_modules
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         Stop,
         TimedOut,
     )
-    from temporalex_django.db.attempt_scope import once
+    from temporalex_django.db.atomic_activities import once
     from temporalex_django.errors import RetryLater
     from temporalex_django.graph.definition import transit
     from temporalex_django.graph.engine import event

@@ -60,10 +60,7 @@ class TemporalexConfig(AppConfig):
                 return
             raise NotConfigured(" ".join(errors))
         from temporalex_django.authoring import backend, django_tasks  # noqa: PLC0415 - nothing is needed before the app is ready
-        from temporalex_django.db import (
-            guards,  # noqa: PLC0415 - it needs the settings
-            outbox,  # noqa: PLC0415 - it needs the models
-        )
+        from temporalex_django.db import guards, outbox  # noqa: PLC0415 - they need the settings and the models
 
         _register_refusals()
         backend.bind(_get_backend)

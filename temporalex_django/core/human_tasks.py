@@ -699,9 +699,9 @@ def _build_wait_info(key: str, spec: HumanTaskSpec, now: datetime, due: datetime
 #
 # Four eyes: the people who may not decide a human task, because a different person must decide. See decision 49.
 #
-# A run excludes people by their keys. It starts with some of them: its snapshot names who started its chain, and has the
-# other excluded users under ``EXCLUDED``, with a reason. People who decide its human tasks are added when they decide.
-# All functions are pure.
+# A run excludes people by their keys. It starts with some of them: its snapshot names who started its chain, and has
+# the other excluded users under ``EXCLUDED``, with a reason. People who decide its human tasks are added when they
+# decide. All functions are pure.
 
 
 #: Scopes of four eyes: the chain with the runs that it comes from, or one run. An empty text means no four eyes.

@@ -62,9 +62,9 @@ class RequestJudge(Protocol):
 #
 # Points at which a process may die, by name: around each commit of a worker, around an effect, before a notification.
 #
-# ``reached`` does nothing. Tests and ``make soak`` replace it by a function that ends the process at a point. Call it as
-# ``crash_points.reached``, so that the replacement takes effect. A test compares ``SITES`` with the transactions in the
-# code.
+# ``reached`` does nothing. Tests and ``make soak`` replace it by a function that ends the process at a point. Call it
+# as ``crash_points.reached``, so that the replacement takes effect. A test compares ``SITES`` with the transactions in
+# the code.
 
 
 #: Transactions of workers. Each name has two points, before and after the commit; the value describes its content.

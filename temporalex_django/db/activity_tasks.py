@@ -22,7 +22,7 @@ from temporalex_django.conf import codec
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import is_readable_time
 from temporalex_django.db import background_tasks
-from temporalex_django.db.attempt_scope import StorageSession
+from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import (
     CAUSE,
     FAILED_ATTEMPTS,

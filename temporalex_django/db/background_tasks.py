@@ -15,7 +15,7 @@ from uuid import UUID
 from django.conf import settings
 from django.utils.module_loading import import_string
 
-from temporalex_django.db.attempt_scope import StorageSession
+from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import ENDED_TASKS, FENCE, FENCED, TASKS
 from temporalex_django.engine import background_task
 from temporalex_django.engine.contracts.dialect import Dialect, Placeholder

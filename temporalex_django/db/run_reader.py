@@ -12,9 +12,9 @@ from django.db.models import BooleanField, F, Func, Model, QuerySet, Subquery
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import is_readable_time
-from temporalex_django.db.attempt_scope import StorageSession
 from temporalex_django.db.dialects.base import find_dialect
 from temporalex_django.db.messages.inbox import Inboxes, report_unreadable
+from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import EVENTS, RUNS, WORKERS, json_value
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import BlockMark, Inbox, RunRecord

@@ -16,13 +16,13 @@ from django.db import connections
 
 from temporalex_django.conf import get_settings
 from temporalex_django.db.activity_tasks import ActivityTasks
-from temporalex_django.db.attempt_scope import StorageSession
 from temporalex_django.db.claims.activities import DueTimes, TaskClaims
 from temporalex_django.db.claims.limited import LimitedClaims
 from temporalex_django.db.claims.runs import Deferrals, QueueOrder, RunClaims
 from temporalex_django.db.dialects.base import find_dialect
 from temporalex_django.db.messages.inbox import Inboxes
 from temporalex_django.db.run_reader import RunReader
+from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import SCHEDULES, SLOTS
 from temporalex_django.db.turn_writes import TurnWriter
 from temporalex_django.engine.ids import token, uuid7

@@ -19,9 +19,9 @@ from temporalex_django.core.limits import QueuePartition
 from temporalex_django.core.names import TABLES, TEMPORAL, all_names
 from temporalex_django.core.payloads.search_attributes import search_rows
 from temporalex_django.db.activity_tasks import ActivityTasks, earliest_moment, process_name, store_failed_attempts
-from temporalex_django.db.attempt_scope import StorageSession
 from temporalex_django.db.human_tasks import audit_refused_redeliveries, audit_refused_signals, write_human_tasks
 from temporalex_django.db.messages.inbox import Inboxes, write_failed_messages
+from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import (
     CAUSE,
     CHAINS,

@@ -78,13 +78,13 @@ class LimitUsage:
         self._waits = {name: rate.wait_seconds(recent_starts.get(name, ()), now) for name, rate in self._rates.items()}
         self._running: Counter[tuple[str, str | None]] = Counter()  # by limit and key
         limited_names = {activity_limit_name(name) for name in activity_limits}
-        for its_queue, activity, partition, number in live_counts:
+        for its_queue, activity_name, partition, number in live_counts:
             key = None
             if partition is not None:
                 key = QueuePartition.from_name(partition).key
             # A limit of an activity counts in all queues, a limit of the queue only there.
             for name in ([self._queue] if its_queue == queue else []) + (
-                [activity_limit_name(activity)] if activity_limit_name(activity) in limited_names else []
+                [activity_limit_name(activity_name)] if activity_limit_name(activity_name) in limited_names else []
             ):
                 self._running[name, None] += number
                 if key is not None:

@@ -159,9 +159,9 @@ class Context:
 # Read-only JSON data: the context that steps read and that an instance keeps.
 #
 # Values go in as plain JSON data and come out equal and frozen at every level: ``data["sku"]`` and ``data.sku`` both
-# work. A key never hides a method, because data come from anywhere and code calls ``data.get("sku")``. Such a name is the
-# method as an attribute, and the data as a key. An array or an object is both: ``context.initial.items`` is the list of
-# the order's items, and can also be called.
+# work. A key never hides a method, because data come from anywhere and code calls ``data.get("sku")``. Such a name is
+# the method as an attribute, and the data as a key. An array or an object is both: ``context.initial.items`` is the
+# list of the order's items, and can also be called.
 
 
 def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:

@@ -212,9 +212,9 @@ def _watch_parent(parent: int) -> None:
 #
 # Signals that ask a worker to stop, handled without the locks of the code that they interrupt.
 #
-# The handler of a signal runs in the middle of whatever the main thread does. That may be ``wait`` or ``set`` of the very
-# event that the handler sets; ``set`` may come from the handler of an earlier signal. Then the lock of the event is held,
-# and a handler that calls ``set`` would wait for it for ever. So a thread sets the event.
+# The handler of a signal runs in the middle of whatever the main thread does. That may be ``wait`` or ``set`` of the
+# very event that the handler sets; ``set`` may come from the handler of an earlier signal. Then the lock of the event
+# is held, and a handler that calls ``set`` would wait for it for ever. So a thread sets the event.
 
 
 class EventSetter:

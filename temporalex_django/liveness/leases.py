@@ -319,8 +319,8 @@ def _wake_chains(storage: WorkerStorage, now: datetime, chains: Sequence[UUID]) 
 #
 # Observations of heartbeats: when this process saw the last new one of each worker, by its own monotonic clock.
 #
-# A process that searches for dead workers keeps them. A lease that has ended by the database's clock proves nothing: that
-# clock may have been set forward. See decision 23.
+# A process that searches for dead workers keeps them. A lease that has ended by the database's clock proves nothing:
+# that clock may have been set forward. See decision 23.
 
 
 class Heartbeats:

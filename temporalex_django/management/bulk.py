@@ -20,8 +20,8 @@ from temporalex_django.access import Operation, require_access, runs_for, runs_o
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.conf import get_settings
 from temporalex_django.core.names import counted
-from temporalex_django.management import arguments, outputs
-from temporalex_django.management import arguments as people
+from temporalex_django.management import arguments as command_arguments
+from temporalex_django.management import outputs as printing
 from temporalex_django.management.arguments import add_filters, apply_filters, filter_names, filters_of, parse_json
 from temporalex_django.management.run_commands import (
     add_input_arguments,
@@ -100,9 +100,9 @@ def _add_start_arguments(parser: CommandParser, action: type[OperatorRunAction[A
         add_input_arguments(parser, action)
         add_selector_arguments(parser, action, excluded=filter_names())
         if action.destructive:
-            arguments.add_yes_argument(parser)
-    people.add_user_argument(parser)
-    outputs.add_json_argument(parser)
+            command_arguments.add_yes_argument(parser)
+    command_arguments.add_user_argument(parser)
+    printing.add_json_argument(parser)
 
 
 class BulkCommand:
@@ -141,8 +141,8 @@ class BulkCommand:
                 subparser.add_argument(
                     "--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log."
                 )
-            people.add_user_argument(subparser)
-            outputs.add_json_argument(subparser)
+            command_arguments.add_user_argument(subparser)
+            printing.add_json_argument(subparser)
 
     def handle(self, command: BaseCommand, *, what: str, as_user: str | None, json: bool, **options: Any) -> None:
         """Start a bulk job, or show, stop or resume one, and print it.
@@ -150,7 +150,7 @@ class BulkCommand:
         Starting a job stores its runs, at most ``BULK_LIMIT``, in one transaction. With ``--wait``, raises
         ``CommandError`` (exit status 1) if the operation failed for a run.
         """
-        actor = people.resolve_actor(as_user)
+        actor = command_arguments.resolve_actor(as_user)
         if what == "show" and options["job"] is None:
             _print_list(command, actor, json=json)
             return
@@ -168,8 +168,8 @@ class BulkCommand:
         if options.get("wait") and job.not_possible:
             next_step = f"To see why, run: manage.py temporalex bulk show {job.pk}"
             raise CommandError(
-                outputs.with_next_step(f"{job.not_possible} of {count_text(job.action, job.total)} failed", next_step),
-                returncode=outputs.FINDINGS,
+                printing.with_next_step(f"{job.not_possible} of {count_text(job.action, job.total)} failed", next_step),
+                returncode=printing.FINDINGS,
             )
 
 
@@ -182,7 +182,9 @@ def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: di
     filters = filters_of(options)
     # Exactly one of the three: a filter that was lost in a script must not select every run.
     if bool(filters) + bool(options["runs"]) + options["all"] != 1:
-        raise outputs.usage_error("the command needs exactly one selection of runs", "Give filters, run ids, or --all.")
+        raise printing.usage_error(
+            "the command needs exactly one selection of runs", "Give filters, run ids, or --all."
+        )
     runs: Any = options["runs"]
     if not runs:
         alias = storage().alias
@@ -195,7 +197,7 @@ def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: di
         # Filters such as ``--cause`` also select the activities, unless an input of the action says otherwise.
         inputs = {**action.selection_from(filters), **input_values(options, action)}
     if action_name in _ACTIONS and _ACTIONS[action_name].destructive:
-        arguments.confirm(
+        command_arguments.confirm(
             command, f"{_ACTIONS[action_name].description()} Continue for {_count_text(runs)}?", yes=options["yes"]
         )
     return StartBulk(
@@ -216,10 +218,10 @@ def _find_job(ref: str, actor: Actor) -> BulkJob:
     except ValueError:
         job = None
     if job is None:
-        text = outputs.with_next_step(
-            f"there is no bulk job {outputs.escape(ref)}", "To list the jobs, run: manage.py temporalex bulk show"
+        text = printing.with_next_step(
+            f"there is no bulk job {printing.escape(ref)}", "To list the jobs, run: manage.py temporalex bulk show"
         )
-        raise CommandError(text, returncode=outputs.NOT_FOUND)
+        raise CommandError(text, returncode=printing.NOT_FOUND)
     return job
 
 
@@ -235,7 +237,7 @@ def _wait_for_job(command: BaseCommand, job: BulkJob) -> BulkJob:
 
     Raises ``CommandError`` if no worker is alive.
     """
-    with outputs.progress(command) as report:
+    with printing.progress(command) as report:
         while True:
             job = BulkJob.objects.using(storage().alias).get(pk=job.pk)
             report(job.total - job.left, job.total, f", {job.not_possible:,} failed")
@@ -245,8 +247,8 @@ def _wait_for_job(command: BaseCommand, job: BulkJob) -> BulkJob:
             if not live_workers(alias=storage().alias).workflow_versions:
                 text = f"no live worker can process the job {job.pk}, so it is waiting"
                 raise CommandError(
-                    outputs.with_next_step(text, "Start one: manage.py temporalex worker"),
-                    returncode=outputs.TRY_AGAIN,
+                    printing.with_next_step(text, "Start one: manage.py temporalex worker"),
+                    returncode=printing.TRY_AGAIN,
                 )
             time.sleep(_POLL_SECONDS)
 
@@ -254,9 +256,9 @@ def _wait_for_job(command: BaseCommand, job: BulkJob) -> BulkJob:
 def _print_list(command: BaseCommand, actor: Actor, *, json: bool) -> None:
     jobs = [_job_output(job, ()) for job in _visible_jobs(actor).order_by("-pk")[:_MAX_ROWS]]
     if json:
-        outputs.print_json(command, jobs)
+        printing.print_json(command, jobs)
     elif not jobs:
-        outputs.write_line(command, "no bulk jobs")
+        printing.write_line(command, "no bulk jobs")
     else:
         cells = [
             (
@@ -270,7 +272,7 @@ def _print_list(command: BaseCommand, actor: Actor, *, json: bool) -> None:
             )
             for job_output in jobs
         ]
-        outputs.print_table(command, ("JOB", "ACTION", "STATE", "DONE", "ALREADY DONE", "FAILED", "LEFT"), cells)
+        printing.print_table(command, ("JOB", "ACTION", "STATE", "DONE", "ALREADY DONE", "FAILED", "LEFT"), cells)
 
 
 def _job_output(job: BulkJob, failed_items: Sequence[BulkItem]) -> JobPrinted:
@@ -314,17 +316,17 @@ def _print_job(command: BaseCommand, job: BulkJob, actor: Actor, *, json: bool) 
     # Messages of failed runs may quote payloads.
     job_output = _job_output(job, redact_items(failed_items, actor.user, alias=alias))
     if json:
-        outputs.print_json(command, job_output)
+        printing.print_json(command, job_output)
         return
     counts = f"{job_output.done:,} done, {job.not_possible:,} failed, {job_output.left:,} left"
     if job_output.already_done:
         counts = f"{job_output.done:,} done, {job_output.already_done:,} already done, {job.not_possible:,} failed, {job_output.left:,} left"
-    outputs.write_line(
+    printing.write_line(
         command,
         f"bulk job {job_output.id}: {job_output.action} of {count_text(job_output.action, job_output.total)}, {job_output.state}: {counts}",
     )
     if job_output.problems:
-        outputs.print_table(
+        printing.print_table(
             command,
             ("RUN", "REASON"),
             [(_item_label(problem), problem.message or problem.code) for problem in job_output.problems],

@@ -37,8 +37,8 @@ from temporalex_django.errors import (
 )
 from temporalex_django.graph.steps import key_of
 from temporalex_django.graph.workflow import GraphWorkflow
-from temporalex_django.management import arguments, outputs
-from temporalex_django.management import arguments as people
+from temporalex_django.management import arguments as command_arguments
+from temporalex_django.management import outputs as printing
 from temporalex_django.management.read_commands import DEFERRED_COLUMNS
 from temporalex_django.management.replay import replay_runs
 from temporalex_django.models import ActivityTask, Instance, Schedule
@@ -278,8 +278,8 @@ class DoctorCommand:
             action="store_true",
             help="With --deploy: also exit with status 1 if an input of an activity or a child differs from the recorded one.",
         )
-        people.add_user_argument(parser)
-        outputs.add_json_argument(parser)
+        command_arguments.add_user_argument(parser)
+        printing.add_json_argument(parser)
 
     def handle(
         self,
@@ -301,23 +301,23 @@ class DoctorCommand:
         replays took too long.
         """
         if workflow is not None and run is None:
-            raise outputs.usage_error("--workflow requires RUN", "Pass the run as well: doctor RUN --workflow NAME.")
+            raise printing.usage_error("--workflow requires RUN", "Pass the run as well: doctor RUN --workflow NAME.")
         if (
             (deploy and run is not None)
             or (sample is not None and (not deploy or sample < 1))
             or (strict and not deploy)
         ):
             next_step = "Use doctor, doctor RUN, or doctor --deploy [--sample N] [--strict], with N at least 1."
-            raise outputs.usage_error("these arguments are not valid together", next_step)
+            raise printing.usage_error("these arguments are not valid together", next_step)
         if deploy:
             report = _diagnose_deploy(command, as_user, sample or _DEFAULT_SAMPLE, strict=strict)
         elif run is not None:
-            actor = people.resolve_actor(as_user)
-            report = _diagnose_run(arguments.find_visible_target(run, workflow, actor=actor).selected_run_id)
+            actor = command_arguments.resolve_actor(as_user)
+            report = _diagnose_run(command_arguments.find_visible_target(run, workflow, actor=actor).selected_run_id)
         else:
             report = _diagnose_project(as_user)
         if json:
-            outputs.print_json(command, report)
+            printing.print_json(command, report)
         else:
             _print_report(command, report, in_full=all)
         # After the report, so that a pipeline stops but its log says why.
@@ -328,7 +328,7 @@ def _fail_for_errors(report: DoctorSaid) -> None:
     """Raise ``CommandError`` if a diagnosis is an error."""
     if not report.well:
         errors = {finding.code for finding in report.findings if finding.severity == "error"}
-        status = outputs.TRY_AGAIN if errors == {"deploy_timeout"} else outputs.FINDINGS
+        status = printing.TRY_AGAIN if errors == {"deploy_timeout"} else printing.FINDINGS
         raise CommandError("doctor found errors: see above", returncode=status)
 
 
@@ -339,8 +339,8 @@ def _diagnose_project(as_user: str | None) -> DoctorSaid:
     """
     actor = runs = schedules = None
     if as_user is not None:
-        actor = people.resolve_actor(as_user)
-        runs, schedules = people.visible_runs(actor), reportable_schedules(actor.user)
+        actor = command_arguments.resolve_actor(as_user)
+        runs, schedules = command_arguments.visible_runs(actor), reportable_schedules(actor.user)
     project = load_project(runs, schedules)
     findings = diagnosis.diagnose(project, now=timezone.now())
     run_outputs: list[RunDiagnosed] = []
@@ -360,8 +360,8 @@ def _diagnose_deploy(command: BaseCommand, as_user: str | None, sample: int, *, 
     Only runs that the user may look at count. For each class and version, the newest ``sample`` runs are replayed, with
     a progress bar. With ``strict``, inputs that differ are errors.
     """
-    runs = people.visible_runs(people.resolve_actor(as_user))
-    with outputs.progress(command) as report:
+    runs = command_arguments.visible_runs(command_arguments.resolve_actor(as_user))
+    with printing.progress(command) as report:
         findings = compare_with_runs(runs, sample=sample, report=report, strict=strict)
     return DoctorSaid(well=all(finding.severity != "error" for finding in findings), findings=findings, runs=())
 
@@ -405,14 +405,14 @@ def _print_report(command: BaseCommand, report: DoctorSaid, *, in_full: bool) ->
     for damage in damages:
         lines += _finding_lines(damage, damage.text)
     for line in lines:
-        outputs.write_line(command, line)
+        printing.write_line(command, line)
 
 
 def _short_lines(report: DoctorSaid, findings: Sequence[Diagnosis]) -> list[str]:
     severities = ("error", "warning", "note")
     findings = sorted(findings, key=lambda finding: severities.index(finding.severity))
     lines = [
-        f"{finding.severity}: {outputs.escape(finding.text)} Next: {outputs.escape(finding.next_step)}"
+        f"{finding.severity}: {printing.escape(finding.text)} Next: {printing.escape(finding.next_step)}"
         for finding in findings[: _MAX_LINES - 1]
     ]
     left_out = [counted(len(report.findings), "finding", "findings")]
@@ -422,10 +422,10 @@ def _short_lines(report: DoctorSaid, findings: Sequence[Diagnosis]) -> list[str]
 
 
 def _finding_lines(finding: Diagnosis, text: str) -> Iterator[str]:
-    yield f"{finding.severity}: {outputs.escape(text)}"
+    yield f"{finding.severity}: {printing.escape(text)}"
     if finding.evidence:
-        yield f"    seen: {outputs.escape('; '.join(finding.evidence))}"
-    yield f"    next: {outputs.escape(finding.next_step)}"
+        yield f"    seen: {printing.escape('; '.join(finding.evidence))}"
+    yield f"    next: {printing.escape(finding.next_step)}"
 
 
 # -- the state of the project ------------------------------------------------------------------------------------------

@@ -28,8 +28,7 @@ from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
-from temporalex_django.management import arguments, outputs
-from temporalex_django.management import arguments as people
+from temporalex_django.management import arguments as command_arguments
 from temporalex_django.management import outputs as printing
 from temporalex_django.models import SwitchedOff
 from temporalex_django.operations.base import storage
@@ -93,14 +92,14 @@ class MigrateCommand:
             metavar="OLD=NEW",
             help="A renamed step (can be repeated).",
         )
-        people.add_user_argument(parser)
+        command_arguments.add_user_argument(parser)
         parser.add_argument(
             "--dry-run", action="store_true", help="Report what would happen, without changing anything."
         )
         parser.add_argument(
             "--batch", type=int, default=500, metavar="N", help="Runs to read at a time (default: 500)."
         )
-        outputs.add_json_argument(parser)
+        printing.add_json_argument(parser)
 
     def handle(
         self,
@@ -121,18 +120,20 @@ class MigrateCommand:
         Raises ``CommandError`` if this process lacks a version, and if a run was not moved.
         """
         if batch < 1:
-            raise outputs.usage_error(f"--batch {batch} is too small", "Give a number of at least 1.")
+            raise printing.usage_error(f"--batch {batch} is too small", "Give a number of at least 1.")
         old_class, new_class = _resolve_class(flow, old), _resolve_class(flow, new)
         # Both classes and the mapping are checked before the first run is moved.
         mapping = _parse_mapping(names, old_class, new_class)
         verdicts: list[MoveOutcome] = []
-        actor = people.resolve_actor(as_user)
-        runs = people.visible_runs(actor).exclude(status__in=CLOSED_STATUSES).filter(workflow=flow, version=old)
+        actor = command_arguments.resolve_actor(as_user)
+        runs = (
+            command_arguments.visible_runs(actor).exclude(status__in=CLOSED_STATUSES).filter(workflow=flow, version=old)
+        )
         # Counting costs a scan, which only a progress bar needs.
         total = 0
-        if outputs.is_watched(command, lines=not json):
+        if printing.is_watched(command, lines=not json):
             total = runs.count()
-        with outputs.progress(command, lines=not json) as report:
+        with printing.progress(command, lines=not json) as report:
             for done, run in enumerate(iterate_pages(runs.only("chain_id"), by="id", size=batch), 1):
                 target = find_chain(run.chain_id, storage=storage())
                 report(done, total)
@@ -145,19 +146,19 @@ class MigrateCommand:
                     result_text = (
                         ("would move" if dry_run else "moved") if verdict.moves else f"not moved: {verdict.why}"
                     )
-                    outputs.write_line(command, outputs.escape(f"{verdict.workflow_id}  {result_text}"))
+                    printing.write_line(command, printing.escape(f"{verdict.workflow_id}  {result_text}"))
         unmoved = [verdict for verdict in verdicts if not verdict.moves]
         if json:
-            outputs.print_json(command, RunsMoved(dry_run=dry_run, runs=verdicts))
+            printing.print_json(command, RunsMoved(dry_run=dry_run, runs=verdicts))
         else:
             moved_text = f"{len(verdicts) - len(unmoved)} of {counted(len(verdicts), 'run', 'runs')} {'would move' if dry_run else 'moved'}"
-            outputs.write_line(command, moved_text)
+            printing.write_line(command, moved_text)
         # A pipeline must notice that the old version is still in use.
         if unmoved:
-            text = outputs.with_next_step(
+            text = printing.with_next_step(
                 f"{counted(len(unmoved), 'run stays', 'runs stay')} at version {old}", "The reasons are listed above."
             )
-            raise CommandError(text, returncode=outputs.FINDINGS)
+            raise CommandError(text, returncode=printing.FINDINGS)
 
 
 def _resolve_class(flow: str, version: int) -> type[Workflow]:
@@ -177,7 +178,9 @@ def _parse_mapping(pairs: Sequence[str], old_class: type[Workflow], new_class: t
     for text in pairs:
         old, equals, new = text.partition("=")
         if not equals or not old:
-            raise outputs.usage_error(f"--map {outputs.escape(text)} is not an OLD=NEW pair", "Write OldStep=NewStep.")
+            raise printing.usage_error(
+                f"--map {printing.escape(text)} is not an OLD=NEW pair", "Write OldStep=NewStep."
+            )
         mapping[_step_key(old, old_class)] = _step_key(new, new_class) if new else ""
     return mapping
 
@@ -194,8 +197,8 @@ def _step_key(name: str, cls: type[Workflow]) -> str:
         if name in (key_of(step), name_of(step)):
             return key_of(step)
     step_names = ", ".join(map(name_of, steps)) or "none"
-    raise outputs.usage_error(
-        f"--map: {cls.__name__} has no step {outputs.escape(repr(name))}", f"Its steps: {step_names}."
+    raise printing.usage_error(
+        f"--map: {cls.__name__} has no step {printing.escape(repr(name))}", f"Its steps: {step_names}."
     )
 
 
@@ -235,21 +238,21 @@ class DrainCommand:
             "worker", metavar="WORKER", help="Id of the worker, as shown by health, GET workers/ and the admin."
         )
         parser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
-        people.add_user_argument(parser)
-        outputs.add_json_argument(parser)
+        command_arguments.add_user_argument(parser)
+        printing.add_json_argument(parser)
 
     def handle(
         self, command: BaseCommand, *, worker: str, reason: str, as_user: str | None, json: bool, **_: Any
     ) -> None:
         """Drain or undrain the worker and print its row. One UPDATE, and one audit row."""
-        row = self.action(worker, reason=reason, by=people.resolve_actor(as_user)).execute()
+        row = self.action(worker, reason=reason, by=command_arguments.resolve_actor(as_user)).execute()
         if json:
             worker_output = WorkerDrained(
                 worker=str(row.pk), host=row.host, pid=row.pid, activities=row.activities, drained_at=row.drained_at
             )
-            outputs.print_json(command, worker_output)
+            printing.print_json(command, worker_output)
         else:
-            outputs.write_line(command, f"{outputs.escape(row)}: {self.done_text}")
+            printing.write_line(command, f"{printing.escape(row)}: {self.done_text}")
 
 
 COMMANDS = {
@@ -309,7 +312,7 @@ class SwitchesCommand:
                     metavar="TEXT",
                     help="Reason, recorded in the audit log and shown to people whose runs are waiting.",
                 )
-            people.add_user_argument(subparser)
+            command_arguments.add_user_argument(subparser)
             printing.add_json_argument(subparser)
 
     def handle(
@@ -330,7 +333,7 @@ class SwitchesCommand:
         A change writes one row, and one for the audit log.
         """
         del options
-        actor = people.resolve_actor(as_user)
+        actor = command_arguments.resolve_actor(as_user)
         if what == "show":
             alias = storage().alias
             require_access(actor.user, _VIEW_SWITCHES, alias=alias)
@@ -399,8 +402,8 @@ class SyncCommand:
         """Add the arguments of the command ``temporalex sync`` to its parser."""
         parser.add_argument("run", nargs="?", metavar="RUN", help="Business id or run id; without it, all runs.")
         parser.add_argument("--workflow", metavar="NAME", help="Workflow class, if several classes have used the id.")
-        people.add_user_argument(parser)
-        outputs.add_json_argument(parser)
+        command_arguments.add_user_argument(parser)
+        printing.add_json_argument(parser)
 
     def handle(
         self,
@@ -414,19 +417,19 @@ class SyncCommand:
     ) -> None:
         """Compare the rows with the cluster, rebuild those of its runs, and print how many. Writes one audit row."""
         del options
-        actor = people.resolve_actor(as_user)
-        target = None if run is None else arguments.find_visible_target(run, workflow, actor=actor)
+        actor = command_arguments.resolve_actor(as_user)
+        target = None if run is None else command_arguments.find_visible_target(run, workflow, actor=actor)
         done = SyncMirror(target, by=actor).execute()
         if json:
-            outputs.print_json(command, done)
+            printing.print_json(command, done)
         else:
-            outputs.write_line(
+            printing.write_line(
                 command,
                 f"compared {counted(done.compared, 'run', 'runs')} on the cluster: wrote the rows of {done.written}, "
                 f"and closed those of {done.closed}",
             )
             if target is not None and target.closed and not done.compared:
-                outputs.write_line(command, "The cluster no longer has this run. Its rows stay as they are.")
+                printing.write_line(command, "The cluster no longer has this run. Its rows stay as they are.")
 
 
 # --- outbox -----------------------------------------------------------------------------------------------------------
@@ -466,8 +469,8 @@ class OutgoingCommand:
                 subparser.add_argument(
                     "--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log."
                 )
-            people.add_user_argument(subparser)
-            outputs.add_json_argument(subparser)
+            command_arguments.add_user_argument(subparser)
+            printing.add_json_argument(subparser)
 
     def handle(
         self,
@@ -482,23 +485,23 @@ class OutgoingCommand:
     ) -> None:
         """Print the outgoing messages, or send one again or drop it and print it. A change writes one audit row."""
         del options
-        actor = people.resolve_actor(as_user)
+        actor = command_arguments.resolve_actor(as_user)
         if action == "show":
             alias = storage().alias
             require_access(actor.user, _VIEW_OUTBOX, alias=alias)
             rows = describe_outgoing([*outgoing_messages(alias, actor.user)[:_MAX_ROWS]], actor.user)
             if json:
-                outputs.print_json(command, rows)
+                printing.print_json(command, rows)
             elif not rows:
-                outputs.write_line(command, "no messages are waiting to be sent")
+                printing.write_line(command, "no messages are waiting to be sent")
             for row in [] if json else rows:
-                outputs.write_line(command, _line(row))
+                printing.write_line(command, _line(row))
             return
         done = (SendAgain if action == "again" else DropOutgoing)(message, reason=reason, by=actor).execute()
         if json:
-            outputs.print_json(command, done)
+            printing.print_json(command, done)
         else:
-            outputs.write_line(
+            printing.write_line(
                 command, f"{done.kind} {done.id}: {'it is sent again' if action == 'again' else 'dropped'}"
             )
 
@@ -508,4 +511,4 @@ def _line(message: OutgoingMessage) -> str:
     run = f" of {message.workflow} {message.workflow_id}" if message.workflow else ""
     problem = f": {message.code}: {message.error}" if message.code else f": {message.error}" if message.error else ""
     state = "dead letter" if message.is_dead else f"{message.tries} tries"
-    return f"{message.id}  {message.kind}{run} ({state}){outputs.escape(problem)}"
+    return f"{message.id}  {message.kind}{run} ({state}){printing.escape(problem)}"

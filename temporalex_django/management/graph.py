@@ -20,8 +20,8 @@ from temporalex_django.graph.definition import Graph
 from temporalex_django.graph.instance import Instance
 from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
-from temporalex_django.management import arguments as people
-from temporalex_django.management import outputs
+from temporalex_django.management import arguments as command_arguments
+from temporalex_django.management import outputs as printing
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read.describe import load_instance as instance_of
 from temporalex_django.operations.run_lookup import find_run
@@ -90,9 +90,9 @@ class GraphCommand:
             "--id", metavar="ID", help="A run: its business id, the value of its business key, or its run id."
         )
         parser.add_argument("--version", metavar="N", dest="number", type=int, help="Version of the workflow.")
-        people.add_user_argument(parser)
+        command_arguments.add_user_argument(parser)
         parser.add_argument("--output", metavar="FILE", help="File for the drawing (default: standard output).")
-        outputs.add_json_argument(parser)
+        printing.add_json_argument(parser)
 
     def handle(
         self,
@@ -112,8 +112,8 @@ class GraphCommand:
         Raises ``CommandError`` for a workflow that is not a graph, for a run that does not exist, and if the program
         that draws SVG is missing.
         """
-        actor = people.resolve_actor(as_user)
-        visible_runs = people.visible_runs(actor)
+        actor = command_arguments.resolve_actor(as_user)
+        visible_runs = command_arguments.visible_runs(actor)
         cls, instance, run_id = workflows.find(name).choose(number, {}), None, None
         if id is not None:
             # The run may have another version than the class that was named: draw the graph that it runs.
@@ -122,18 +122,18 @@ class GraphCommand:
             instance, run_id = instance_of(target, storage=storage()), str(target.selected_run_id)
             cls = instance.workflow
         if not issubclass(cls, GraphWorkflow):
-            problem = f"{outputs.escape(name)} is not a graph workflow, so there is nothing to draw"
+            problem = f"{printing.escape(name)} is not a graph workflow, so there is nothing to draw"
             raise CommandError(
-                outputs.with_next_step(problem, "Pass the name of a graph workflow."), returncode=outputs.REFUSED
+                printing.with_next_step(problem, "Pass the name of a graph workflow."), returncode=printing.REFUSED
             )
         graph = cls._require_graph()
         text = render_svg(render.d2(graph, instance)) if format == "svg" else render.FORMATS[format](graph, instance)
         if output is not None:
             _write_file(text, Path(output))
         if json:
-            outputs.print_json(command, _graph_output(cls, graph, instance, run_id, format, text, output))
+            printing.print_json(command, _graph_output(cls, graph, instance, run_id, format, text, output))
         elif output is None:
-            outputs.write_line(command, text.rstrip("\n"))
+            printing.write_line(command, text.rstrip("\n"))
 
 
 def _graph_output(
@@ -170,8 +170,8 @@ def _write_file(text: str, path: Path) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as exc:
-        raise outputs.usage_error(
-            f"{outputs.escape(path)} cannot be written: {exc.strerror}", "Choose another --output."
+        raise printing.usage_error(
+            f"{printing.escape(path)} cannot be written: {exc.strerror}", "Choose another --output."
         ) from exc
 
 
@@ -201,7 +201,7 @@ def render_svg(text: str) -> str:
         raise CommandError(
             "The format svg requires the program d2: pip install 'temporalex-django[draw]'. "
             "The formats mermaid and dot do not.",
-            returncode=outputs.NOT_SET_UP,
+            returncode=printing.NOT_SET_UP,
         )
     process = subprocess.run(  # noqa: S603 - our own text on standard input, no shell
         [program, "--pad", "20", "-", "-"],
@@ -212,5 +212,5 @@ def render_svg(text: str) -> str:
         check=False,
     )
     if process.returncode:
-        raise CommandError(f"d2 could not draw the graph: {outputs.escape(process.stderr.strip())}")
+        raise CommandError(f"d2 could not draw the graph: {printing.escape(process.stderr.strip())}")
     return process.stdout

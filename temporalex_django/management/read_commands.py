@@ -40,8 +40,7 @@ from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import parse_run_id
 from temporalex_django.errors import QueryFailed, WorkflowNotFound
-from temporalex_django.management import arguments, outputs
-from temporalex_django.management import arguments as people
+from temporalex_django.management import arguments as command_arguments
 from temporalex_django.management import outputs as printing
 from temporalex_django.management.arguments import add_filters, apply_filters, filters_of
 from temporalex_django.management.outputs import (
@@ -75,7 +74,7 @@ class DescribeCommand:
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the arguments of the command ``temporalex describe`` to its parser."""
-        arguments.add_run_arguments(parser)
+        command_arguments.add_run_arguments(parser)
 
     def handle(
         self, command: BaseCommand, *, run: str, workflow: str | None, as_user: str | None, json: bool, **_: Any
@@ -84,8 +83,8 @@ class DescribeCommand:
 
         It writes nothing but, for a user who sees payloads, an audit row about the read.
         """
-        actor = people.resolve_actor(as_user)
-        target = arguments.find_visible_target(run, workflow, actor=actor)
+        actor = command_arguments.resolve_actor(as_user)
+        target = command_arguments.find_visible_target(run, workflow, actor=actor)
         runs = Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain")
         row = annotate_attempts(runs).filter(pk=target.selected_run_id).first()
         if row is None:  # it was deleted after it was found
@@ -98,13 +97,13 @@ class DescribeCommand:
             run=describe(target, storage=storage(), run=row, redactor=redactor),
             queue=row.queue,
             created_at=row.created_at,
-            parent_run_id=_visible_parent_id(row, people.visible_runs(actor)),
+            parent_run_id=_visible_parent_id(row, command_arguments.visible_runs(actor)),
             summary=summary_output(summarize_run(row, redactor=redactor)),
         )
         if json:
-            outputs.print_json(command, run_output)
+            printing.print_json(command, run_output)
             return
-        outputs.print_table(command, ("", ""), [(name, text) for name, text in _text_rows(run_output) if text])
+        printing.print_table(command, ("", ""), [(name, text) for name, text in _text_rows(run_output) if text])
 
 
 def _visible_parent_id(row: Instance, visible_runs: QuerySet[Instance]) -> str | None:
@@ -150,10 +149,10 @@ def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
 
 def _attempt_text(attempt: EndedAttempt) -> str:
     """Return the times, the worker and the error of an attempt that failed, timed out or was lost."""
-    begin_text = "" if attempt.began_at is None else f"{outputs.format_local_time(attempt.began_at)} to "
+    begin_text = "" if attempt.began_at is None else f"{printing.format_local_time(attempt.began_at)} to "
     place = f" on {attempt.worker}" if attempt.worker else ""
     error = f"{attempt.type}: {attempt.message}" if attempt.message else attempt.type
-    return f"{attempt.activity}: {begin_text}{outputs.format_local_time(attempt.ended_at)}{place}: {error}"
+    return f"{attempt.activity}: {begin_text}{printing.format_local_time(attempt.ended_at)}{place}: {error}"
 
 
 def _format_column(column: RunColumn, run_output: RunDescribed) -> str:
@@ -162,7 +161,7 @@ def _format_column(column: RunColumn, run_output: RunDescribed) -> str:
     column_value: Any = getattr(run if hasattr(run, column.output_name) else run_output, column.output_name)
     match column.type:
         case ColumnType.TIME:
-            return outputs.format_local_time(column_value)
+            return printing.format_local_time(column_value)
         case ColumnType.TEXTS:
             return ", ".join(column_value)
         case ColumnType.ATTRIBUTES:
@@ -190,7 +189,7 @@ class HistoryCommand:
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the arguments of the command ``temporalex history`` to its parser."""
-        arguments.add_run_arguments(parser)
+        command_arguments.add_run_arguments(parser)
 
     def handle(
         self, command: BaseCommand, *, run: str, workflow: str | None, as_user: str | None, json: bool, **_: Any
@@ -199,8 +198,8 @@ class HistoryCommand:
 
         It writes nothing but, for a user who sees payloads, an audit row about the read.
         """
-        actor = people.resolve_actor(as_user)
-        target = arguments.find_visible_target(run, workflow, actor=actor)
+        actor = command_arguments.resolve_actor(as_user)
+        target = command_arguments.find_visible_target(run, workflow, actor=actor)
         redactor = redactor_for(actor.user, target.row)
         # Recorded before anything is printed: a reader who stops the output has read it, too.
         if redactor.shows_payloads:
@@ -216,26 +215,26 @@ class HistoryCommand:
                         at=core_event.at,
                         attributes=core_event.attributes,
                     )
-                    outputs.print_json_line(command, event_output)
+                    printing.print_json_line(command, event_output)
                 return
             events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.selected_run_id)
             for event in iterate_pages(events, by="seq"):
-                outputs.print_json_line(command, _event_output(event, redactor))
+                printing.print_json_line(command, _event_output(event, redactor))
             return
         now, rows = timezone.now(), timeline.rows_of_run(target, redactor=redactor, storage=storage())
         cells = [
             (
                 row.number,
                 row.activation,
-                outputs.format_local_time(row.began),
+                printing.format_local_time(row.began),
                 row.text(now=now, titles=timeline.titles_of(row)),
             )
             for row in rows
         ]
         if cells:
-            outputs.print_table(command, ("#", "ACTIVATION", "WHEN", "WHAT"), cells)
+            printing.print_table(command, ("#", "ACTIVATION", "WHEN", "WHAT"), cells)
         else:
-            outputs.write_line(command, "no history yet: no worker has picked up the run")
+            printing.write_line(command, "no history yet: no worker has picked up the run")
 
 
 def _event_output(event: HistoryEvent, redactor: Redactor) -> EventPrinted:
@@ -290,7 +289,7 @@ class ListCommand:
             metavar="N",
             help=f"Print at most N runs (default: {_DEFAULT_LIMIT}; with --json, all).",
         )
-        people.add_user_argument(parser)
+        command_arguments.add_user_argument(parser)
         printing.add_json_argument(parser)
 
     def handle(
@@ -303,8 +302,8 @@ class ListCommand:
             raise usage_error(
                 f"--order {printing.escape(order)} is not a valid sort order", f"Use one of: {', '.join(ORDERS)}."
             )
-        actor = people.resolve_actor(as_user)
-        runs = apply_filters(people.visible_runs(actor), filters_of(options)).defer(*DEFERRED_COLUMNS)
+        actor = command_arguments.resolve_actor(as_user)
+        runs = apply_filters(command_arguments.visible_runs(actor), filters_of(options)).defer(*DEFERRED_COLUMNS)
         runs = annotate_failed_messages(runs.select_related("chain"))
         # One more than is printed, to know if there are more.
         maximum = None if json and limit is None else (limit or _DEFAULT_LIMIT) + 1
@@ -372,14 +371,18 @@ class VersionsCommand:
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the arguments of the command ``temporalex versions`` to its parser."""
         parser.add_argument("flows", nargs="*", metavar="FLOW", help="Only these workflows.")
-        people.add_user_argument(parser)
+        command_arguments.add_user_argument(parser)
         add_json_argument(parser)
 
     def handle(self, command: BaseCommand, *, flows: list[str], json: bool, as_user: str | None, **_: Any) -> None:
         """Print the numbers of open runs by class, version and queue: one query, and one for the workers."""
         alias = get_settings().DATABASE
         # Without the default order, which would be added to GROUP BY.
-        runs = people.visible_runs(people.resolve_actor(as_user)).exclude(status__in=CLOSED_STATUSES).order_by()
+        runs = (
+            command_arguments.visible_runs(command_arguments.resolve_actor(as_user))
+            .exclude(status__in=CLOSED_STATUSES)
+            .order_by()
+        )
         if flows:
             runs = runs.filter(workflow__in=flows)
         rows = runs.values("workflow", "version", "queue").annotate(open=Count("pk"), oldest=Min("created_at"))
@@ -442,11 +445,11 @@ class ExportCommand:
         parser.add_argument("ids", nargs="*", metavar="ID", help="Business ids (all their runs) or run ids.")
         parser.add_argument("--workflow", metavar="NAME", help="All runs of this workflow.")
         parser.add_argument("--open", action="store_true", help="Only open runs.")
-        people.add_user_argument(parser)
+        command_arguments.add_user_argument(parser)
         parser.add_argument(
             "--output", metavar="FOLDER", default=".", help="Folder for the files (default: the current folder)."
         )
-        outputs.add_json_argument(parser)
+        printing.add_json_argument(parser)
 
     def handle(
         self,
@@ -467,9 +470,9 @@ class ExportCommand:
         were skipped.
         """
         if not ids and workflow is None:
-            raise outputs.usage_error("no runs are selected", "Give business ids, run ids, or --workflow NAME.")
-        actor = people.resolve_actor(as_user)
-        runs = people.visible_runs(actor).filter(started_at__isnull=False)
+            raise printing.usage_error("no runs are selected", "Give business ids, run ids, or --workflow NAME.")
+        actor = command_arguments.resolve_actor(as_user)
+        runs = command_arguments.visible_runs(actor).filter(started_at__isnull=False)
         if ids:
             runs = runs.filter(_id_condition(ids))
         if workflow is not None:
@@ -478,26 +481,28 @@ class ExportCommand:
             runs = runs.exclude(status__in=CLOSED_STATUSES)
         folder, storage, count, skipped = Path(output), DjangoStorage(), 0, 0
         total = 0
-        if outputs.is_watched(command, lines=json):
+        if printing.is_watched(command, lines=json):
             total = runs.count()
-        with outputs.progress(command, lines=json) as report:
+        with printing.progress(command, lines=json) as report:
             # Runs are read by pages of ids, so an export of any size takes little memory.
             for row in iterate_pages(runs.defer(*UNREAD_COLUMNS).select_related("chain"), by="id"):
                 try:
                     history_output = _write_history(row, folder, _redactor(actor.user, row), storage)
                 except QueryFailed as exc:
                     skipped += 1
-                    command.stderr.write(outputs.escape(f"skipped: {exc}"))
+                    command.stderr.write(printing.escape(f"skipped: {exc}"))
                     continue
                 count += 1
                 report(count, total)
                 if json:
-                    outputs.print_json_line(command, history_output)
+                    printing.print_json_line(command, history_output)
         if not count and not skipped:
-            text = outputs.with_next_step("no matching run has a history", "List the runs: manage.py temporalex list")
-            raise CommandError(text, returncode=outputs.NOT_FOUND)
+            text = printing.with_next_step("no matching run has a history", "List the runs: manage.py temporalex list")
+            raise CommandError(text, returncode=printing.NOT_FOUND)
         if not json:
-            outputs.write_line(command, outputs.escape(f"{counted(count, 'history', 'histories')} written to {folder}"))
+            printing.write_line(
+                command, printing.escape(f"{counted(count, 'history', 'histories')} written to {folder}")
+            )
         if skipped:
             raise CommandError(
                 f"{skipped:,} of {counted(count + skipped, 'history', 'histories')} could not be read, and "
@@ -520,8 +525,8 @@ def _write_history(row: Instance, folder: Path, redactor: Redactor, storage: Dja
         with os.fdopen(os.open(path, _NEW_FILE, 0o600), "w") as file:
             file.write(replay.dump(events))
     except OSError as exc:
-        raise outputs.usage_error(
-            f"{outputs.escape(path)} cannot be written: {exc.strerror}", "Choose another --output."
+        raise printing.usage_error(
+            f"{printing.escape(path)} cannot be written: {exc.strerror}", "Choose another --output."
         ) from exc
     return HistoryWritten(
         id=row.workflow_id, run_id=str(row.pk), workflow=row.workflow, events=len(events), path=str(path)

@@ -33,7 +33,7 @@ from temporalex_django.core.names import counted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import DeadlockDetected, NondeterminismError, PayloadError, TemporalexError
-from temporalex_django.management import outputs
+from temporalex_django.management import outputs as printing
 from temporalex_django.management.arguments import set_up_django
 from temporalex_django.models import Instance
 from temporalex_django.operations.runs.history_action import replay_limit
@@ -156,7 +156,7 @@ class ReplayCommand:
             help="Also fail if an input of an activity or a child differs; "
             "without this option, differences are only listed.",
         )
-        outputs.add_json_argument(parser)
+        printing.add_json_argument(parser)
 
     def handle(
         self,
@@ -177,9 +177,9 @@ class ReplayCommand:
         exit status 6 if a replay took too long.
         """
         if timeout is not None and not 0 < timeout < math.inf:
-            raise outputs.usage_error(f"--timeout {timeout:g} is not a number of seconds", "Give a number above 0.")
+            raise printing.usage_error(f"--timeout {timeout:g} is not a number of seconds", "Give a number above 0.")
         if sample is not None and sample < 1:
-            raise outputs.usage_error(f"--sample {sample} is too small", "Give a number of at least 1.")
+            raise printing.usage_error(f"--sample {sample} is too small", "Give a number of at least 1.")
         replay_chunk: Callable[[Sequence[Any]], ReplayBatch] = partial(replay_runs, timeout=timeout)
         on_cluster_count = 0
         if file:
@@ -195,10 +195,10 @@ class ReplayCommand:
         checked_count = 0
         # Other processes cannot see what an open transaction has written.
         shared = not connections[get_settings().DATABASE].in_atomic_block
-        # A set has one order within a process, so code that depends on it fails only under another hash seed (see decision
-        # 16).
+        # A set has one order within a process, so code that depends on it fails only under another hash seed (see
+        # decision 16).
         always_spawn = shared and bool(getattr(command, "_called_from_command_line", False))
-        with outputs.progress(command) as report_progress:
+        with printing.progress(command) as report_progress:
             for batch in _run_chunks(replay_chunk, chunks, processes or os.cpu_count() or 1, always_spawn=always_spawn):
                 checked_count += batch.histories
                 findings += batch.findings
@@ -213,7 +213,7 @@ class ReplayCommand:
             differences=[HistoryDifference(**difference) for difference in differences],
         )
         if json:
-            outputs.print_json(command, report)
+            printing.print_json(command, report)
         else:
             _print_report(command, report)
         _fail_for_findings(report, strict=strict)
@@ -230,18 +230,18 @@ def _fail_for_findings(report: HistoriesReplayed, *, strict: bool) -> None:
         verb = "does" if mismatch_count == 1 else "do"
         text = f"{mismatch_count:,} of {_histories(report.checked)} {verb} not match the code"
         next_step = "Fix the code, or create a new version of it."
-        raise CommandError(outputs.with_next_step(text, next_step), returncode=outputs.FINDINGS)
+        raise CommandError(printing.with_next_step(text, next_step), returncode=printing.FINDINGS)
     differing = {(difference.run, difference.source) for difference in report.differences if difference.kind == "input"}
     if strict and differing:
         text = f"the code produces different inputs from those in {len(differing):,} of {_histories(report.checked)}"
         next_step = (
             "Give new fields and parameters defaults, sort values that come from a set, or replay without --strict."
         )
-        raise CommandError(outputs.with_next_step(text, next_step), returncode=outputs.FINDINGS)
+        raise CommandError(printing.with_next_step(text, next_step), returncode=printing.FINDINGS)
     if timeout_count:
         text = f"the replay of {timeout_count:,} of {_histories(report.checked)} took too long"
         next_step = "Replay them again with a larger --timeout. If that does not help, their code loops."
-        raise CommandError(outputs.with_next_step(text, next_step), returncode=outputs.TRY_AGAIN)
+        raise CommandError(printing.with_next_step(text, next_step), returncode=printing.TRY_AGAIN)
 
 
 def _count_timeouts(report: HistoriesReplayed) -> int:
@@ -367,7 +367,7 @@ def _history_files(names: Sequence[str]) -> list[Path]:
     files: list[Path] = []
     for path in map(Path, names):
         if not path.exists():
-            raise outputs.usage_error(f"--file {outputs.escape(path)} does not exist", "Pass a file or a folder.")
+            raise printing.usage_error(f"--file {printing.escape(path)} does not exist", "Pass a file or a folder.")
         files += sorted(path.rglob("*.json")) if path.is_dir() else [path]
     return files
 
@@ -423,8 +423,8 @@ def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
         location = ""
         if misfit.file:
             location = f" ({misfit.file}:{misfit.line})"
-        outputs.write_line(
-            command, outputs.escape(f"{misfit.workflow} {misfit.id} run {misfit.run}{location}: {misfit.message}")
+        printing.write_line(
+            command, printing.escape(f"{misfit.workflow} {misfit.id} run {misfit.run}{location}: {misfit.message}")
         )
     for difference in report.differences:
         location = ""
@@ -433,8 +433,8 @@ def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
         problem = (
             f"different {difference.kind} at history event {difference.event}: {difference.command}, {difference.path}"
         )
-        outputs.write_line(
-            command, outputs.escape(f"{difference.workflow} {difference.id} run {difference.run}{location}: {problem}")
+        printing.write_line(
+            command, printing.escape(f"{difference.workflow} {difference.id} run {difference.run}{location}: {problem}")
         )
     timeout_count = _count_timeouts(report)
     mismatches = counted(len(report.findings) - timeout_count, "does", "do")
@@ -447,9 +447,9 @@ def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
         differences_text = (
             f", {counted(len(report.differences), 'input or duration differs', 'inputs and durations differ')}"
         )
-    outputs.write_line(command, f"{text}{timeouts_text}{differences_text}")
+    printing.write_line(command, f"{text}{timeouts_text}{differences_text}")
     if report.on_cluster:
-        outputs.write_line(
+        printing.write_line(
             command,
             f"Runs on a Temporal cluster, which were not replayed: {report.on_cluster:,}. Use the Replayer of "
             "Temporal's SDK with TemporalexPlugin.",

@@ -20,9 +20,8 @@ from temporalex_django.authoring.requests import OnClosed, OnConflict, StartRequ
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.conf import get_settings
 from temporalex_django.core.payloads.search_attributes import parse_all
-from temporalex_django.management import arguments, outputs
 from temporalex_django.management import arguments as command_arguments
-from temporalex_django.management import arguments as people
+from temporalex_django.management import outputs as printing
 from temporalex_django.management.arguments import parse_json, parse_time
 from temporalex_django.management.outputs import (
     GraphResumed,
@@ -72,7 +71,7 @@ class OperatorCommand:
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add RUN, SEQ for an activity or timer, and an option for each input of the operation to the parser."""
-        arguments.add_run_arguments(parser)
+        command_arguments.add_run_arguments(parser)
         if self.action.target_kind != "run":
             parser.add_argument(
                 "seq",
@@ -84,7 +83,7 @@ class OperatorCommand:
             )
         add_input_arguments(parser, self.action)
         if self.action.destructive:
-            arguments.add_yes_argument(parser)
+            command_arguments.add_yes_argument(parser)
 
     def handle(
         self,
@@ -104,13 +103,15 @@ class OperatorCommand:
         It locks and raises as the class of the operation says. An operation that cannot be undone asks for
         confirmation.
         """
-        actor = people.resolve_actor(as_user)
+        actor = command_arguments.resolve_actor(as_user)
         # Found without the permission to look at runs: the action needs only its own permission.
-        target = arguments.find_target(run, workflow, actor=actor)
+        target = command_arguments.find_target(run, workflow, actor=actor)
         action = self.action(target, reason=reason, seq=seq, by=actor, **input_values(options, self.action))
         if self.action.destructive:
             effect = self.action.effect_text(target.row)
-            arguments.confirm(command, f"{effect} Continue for {target.workflow} {target.workflow_id}?", yes=yes)
+            command_arguments.confirm(
+                command, f"{effect} Continue for {target.workflow} {target.workflow_id}?", yes=yes
+            )
         outcome = action.execute()
         new_run_id = (
             # An action that creates a run returns it, or its id.
@@ -124,11 +125,11 @@ class OperatorCommand:
             action_output = Steered(
                 **run_fields(target), action=self.action.name, answer=str(action.done_message), made=new_run_id
             )
-            outputs.print_json(command, action_output)
+            printing.print_json(command, action_output)
             return
-        outputs.write_line(command, f"{target.workflow} {target.workflow_id}: {action.done_message}")
+        printing.write_line(command, f"{target.workflow} {target.workflow_id}: {action.done_message}")
         if new_run_id is not None:
-            outputs.write_line(command, f"the new run is {new_run_id}")
+            printing.write_line(command, f"the new run is {new_run_id}")
 
 
 def add_input_arguments(parser: CommandParser, action: type[OperatorRunAction[Any]]) -> None:
@@ -189,7 +190,7 @@ def input_values(options: dict[str, Any], action: type[OperatorRunAction[Any]]) 
 
 def _parse_value(action_input: Input, value: Any) -> Any:
     if action_input.kind is object:
-        return arguments.parse_json(value, option=f"--{action_input.name.replace('_', '-')}")
+        return command_arguments.parse_json(value, option=f"--{action_input.name.replace('_', '-')}")
     return value
 
 
@@ -279,8 +280,8 @@ class StartCommand:
             nargs=2,
             help="At most COUNT runs of the workflow begin within SECONDS; others begin later.",
         )
-        people.add_user_argument(parser)
-        outputs.add_json_argument(parser)
+        command_arguments.add_user_argument(parser)
+        printing.add_json_argument(parser)
 
     def handle(
         self,
@@ -315,7 +316,7 @@ class StartCommand:
         search_attributes = None
         if attributes is not None:
             search_attributes = _parse_attributes(attributes, cls.search_attributes)
-        actor = people.resolve_actor(as_user)
+        actor = command_arguments.resolve_actor(as_user)
         request = StartRequest(
             workflow=cls,
             args=start_args,
@@ -335,14 +336,14 @@ class StartCommand:
         start = Start(request, by=actor)
         target = start.execute()
         if json:
-            outputs.print_json(command, RunNamed(**run_fields(target)))
+            printing.print_json(command, RunNamed(**run_fields(target)))
         else:
             verb = {
                 "existing": "already open:",
                 "replaced": "terminated the open run, and started",
                 "debounced": "replaced the input of",
             }.get(start.outcome, "started")
-            outputs.write_line(command, f"{verb} {target.workflow} {target.workflow_id}, run {target.run_id}")
+            printing.write_line(command, f"{verb} {target.workflow} {target.workflow_id}, run {target.run_id}")
 
 
 def _parse_throttle(texts: list[str] | None) -> tuple[Any, ...] | None:
@@ -355,7 +356,7 @@ def _parse_throttle(texts: list[str] | None) -> tuple[Any, ...] | None:
     try:
         return int(texts[0]), float(texts[1])
     except ValueError:
-        text = outputs.escape(" ".join(texts))
+        text = printing.escape(" ".join(texts))
         raise usage_error(
             f"--throttle must be a count and a number of seconds, not {text}", "Write --throttle 5 60."
         ) from None
@@ -371,7 +372,7 @@ def _parse_attributes(texts: list[str], declared: Mapping[str, Any]) -> dict[str
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise usage_error(f"--attribute {outputs.escape(text)} is not a NAME=VALUE pair", "Write NAME=VALUE.")
+            raise usage_error(f"--attribute {printing.escape(text)} is not a NAME=VALUE pair", "Write NAME=VALUE.")
         parsed[name] = [*parsed.get(name, ()), value] if declared.get(name) == list[str] else value
     encoded: dict[str, Any] = parse_all(parsed, declared, label="--attribute")
     return encoded
@@ -386,7 +387,7 @@ def _find_subject(text: str) -> Model:
     # The model, the key and its type may each be wrong, and each raises errors of its own.
     except Exception as exc:
         raise usage_error(
-            f"--subject {outputs.escape(text)} does not exist", "Write app.model:key, such as shop.order:42."
+            f"--subject {printing.escape(text)} does not exist", "Write app.model:key, such as shop.order:42."
         ) from exc
 
 
@@ -402,7 +403,7 @@ class SignalCommand:
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the arguments of the command ``temporalex signal`` to its parser."""
-        arguments.add_run_arguments(parser)
+        command_arguments.add_run_arguments(parser)
         parser.add_argument("name", metavar="NAME", help="Name of the signal.")
         parser.add_argument(
             "--payload", metavar="JSON", help="Payload of the signal, as JSON; use - to read it from standard input."
@@ -427,14 +428,17 @@ class SignalCommand:
         **_: Any,
     ) -> None:
         """Send the signal: one INSERT. The run reads it in its next turn."""
-        actor, signal_payload = people.resolve_actor(as_user), arguments.parse_json(payload, option="--payload")
-        target = arguments.find_target(run, workflow, actor=actor)
+        actor, signal_payload = (
+            command_arguments.resolve_actor(as_user),
+            command_arguments.parse_json(payload, option="--payload"),
+        )
+        target = command_arguments.find_target(run, workflow, actor=actor)
         # ``exact``: a message id that came with another payload before is an error, and no repetition.
         SendSignal(target, signal=name, payload=signal_payload, id=message_id, exact=True, by=actor).execute()
         if json:
-            outputs.print_json(command, SignalSent(**run_fields(target), signal=name))
+            printing.print_json(command, SignalSent(**run_fields(target), signal=name))
         else:
-            outputs.write_line(command, f"signal {name} sent to {target.workflow} {target.workflow_id}")
+            printing.write_line(command, f"signal {name} sent to {target.workflow} {target.workflow_id}")
 
 
 # --- update -----------------------------------------------------------------------------------------------------------
@@ -489,16 +493,19 @@ class UpdateCommand:
         It runs in this process if the process has the class and the run is not locked; else a worker runs it (see
         decision 33).
         """
-        actor, update_args = people.resolve_actor(as_user), command_arguments.parse_json(arguments, option="--args")
+        actor, update_args = (
+            command_arguments.resolve_actor(as_user),
+            command_arguments.parse_json(arguments, option="--args"),
+        )
         target = command_arguments.find_target(run, workflow, actor=actor)
         # ``exact``: a message id that came with other arguments before is an error, and no repetition.
         result = SendUpdate(
             target, update=name, args=update_args, id=message_id, timeout=wait, exact=True, by=actor
         ).execute()
         if json:
-            outputs.print_json(command, UpdateAnswered(**run_fields(target), update=name, result=result))
+            printing.print_json(command, UpdateAnswered(**run_fields(target), update=name, result=result))
         else:
-            outputs.print_json(command, result)
+            printing.print_json(command, result)
 
 
 # --- resume -----------------------------------------------------------------------------------------------------------
@@ -513,7 +520,7 @@ class ResumeCommand:
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the arguments of the command ``temporalex resume`` to its parser."""
-        arguments.add_run_arguments(parser)
+        command_arguments.add_run_arguments(parser)
         parser.add_argument("event", metavar="EVENT", help="Name of the event, such as approved.")
         parser.add_argument("--step", metavar="KEY", help="Key of the step, if several steps wait for the event.")
         parser.add_argument(
@@ -537,14 +544,17 @@ class ResumeCommand:
 
         A step with a role accepts it only from a user who has that role, so it needs ``--as-user``.
         """
-        actor, event_data = people.resolve_actor(as_user), arguments.parse_json(data, option="--data")
-        target = arguments.find_target(run, workflow, actor=actor)
+        actor, event_data = (
+            command_arguments.resolve_actor(as_user),
+            command_arguments.parse_json(data, option="--data"),
+        )
+        target = command_arguments.find_target(run, workflow, actor=actor)
         # ``step`` may be left out when a single step waits for the event; the run decides that under its lock.
         Resume(target, event=event, step=step, data=event_data, by=actor).execute()
         if json:
-            outputs.print_json(command, GraphResumed(**run_fields(target), event=event))
+            printing.print_json(command, GraphResumed(**run_fields(target), event=event))
         else:
-            outputs.write_line(command, f"{target.workflow} {target.workflow_id} continues with {event}")
+            printing.write_line(command, f"{target.workflow} {target.workflow_id} continues with {event}")
 
 
 # --- query ------------------------------------------------------------------------------------------------------------
@@ -581,11 +591,14 @@ class QueryCommand:
         **_: Any,
     ) -> None:
         """Ask the query and print its answer. Unread messages of the run are processed before, in this process."""
-        actor, query_args = people.resolve_actor(as_user), command_arguments.parse_json(arguments, option="--args")
+        actor, query_args = (
+            command_arguments.resolve_actor(as_user),
+            command_arguments.parse_json(arguments, option="--args"),
+        )
         # The action checks the permission itself: a user may query runs without the right to list them.
         target = command_arguments.find_target(run, workflow, actor=actor)
         result = Query(target, query=name, args=query_args, by=actor).execute()
         if json:
-            outputs.print_json(command, QueryAnswered(**run_fields(target), query=name, result=result))
+            printing.print_json(command, QueryAnswered(**run_fields(target), query=name, result=result))
         else:
-            outputs.print_json(command, result)
+            printing.print_json(command, result)

@@ -17,8 +17,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from temporalex_django.access import require_access
 from temporalex_django.core.names import counted
 from temporalex_django.db.run_reader import iterate_pages
-from temporalex_django.management import arguments, outputs
-from temporalex_django.management import arguments as people
+from temporalex_django.management import arguments as command_arguments
+from temporalex_django.management import outputs as printing
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.schedules.describe import (
@@ -163,9 +163,9 @@ class SchedulesCommand:
                     "--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log."
                 )
             if name in ("backfill", "delete"):
-                arguments.add_yes_argument(subparser)
-            people.add_user_argument(subparser)
-            outputs.add_json_argument(subparser)
+                command_arguments.add_yes_argument(subparser)
+            command_arguments.add_user_argument(subparser)
+            printing.add_json_argument(subparser)
 
     def handle(self, command: BaseCommand, *, verb: str, as_user: str | None, json: bool, **options: Any) -> None:
         """List or show schedules, or perform an operation on one and print it.
@@ -173,7 +173,7 @@ class SchedulesCommand:
         Raises ``CommandError`` (exit status 1) if ``diff`` finds differences, and (status 5) if the run of a triggered
         slot could not be started.
         """
-        actor = people.resolve_actor(as_user)
+        actor = command_arguments.resolve_actor(as_user)
         match verb:
             case "list":
                 _print_list(command, actor, json=json, **options)
@@ -195,16 +195,16 @@ def _change(
 ) -> None:
     action, done = _ACTIONS[verb]
     if verb == "delete":
-        arguments.confirm(command, f"{_HELP[verb]} Continue for {name}?", yes=yes)
+        command_arguments.confirm(command, f"{_HELP[verb]} Continue for {name}?", yes=yes)
     action(name, reason=reason, by=actor).execute()
     _print_changed(command, ScheduleChanged(name=name, action=action.name), done, json=json)
 
 
 def _print_changed(command: BaseCommand, changed: ScheduleChanged, done: str, *, json: bool) -> None:
     if json:
-        outputs.print_json(command, changed)
+        printing.print_json(command, changed)
     else:
-        outputs.write_line(command, f"the schedule {outputs.escape(changed.name)} {done}")
+        printing.write_line(command, f"the schedule {printing.escape(changed.name)} {done}")
 
 
 def _trigger(command: BaseCommand, actor: Actor, name: str, reason: str, *, json: bool) -> None:
@@ -212,14 +212,14 @@ def _trigger(command: BaseCommand, actor: Actor, name: str, reason: str, *, json
     rows = ScheduleSlot.objects.using(alias).filter(schedule__name=name, at=record.at)
     (slot,) = describe_slots(rows, actor.user, alias=alias)
     if json:
-        outputs.print_json(command, SlotFired(name=name, slot=slot))
+        printing.print_json(command, SlotFired(name=name, slot=slot))
     else:
-        outputs.write_line(command, f"{outputs.escape(name)}: {outputs.escape(_slot_text(slot))}")
+        printing.write_line(command, f"{printing.escape(name)}: {printing.escape(_slot_text(slot))}")
     if slot.outcome == "failed":
-        text = outputs.with_next_step(
+        text = printing.with_next_step(
             "the run could not be started", f"Correct that, then: manage.py temporalex schedules trigger {name}"
         )
-        raise CommandError(outputs.escape(text), returncode=outputs.REFUSED)
+        raise CommandError(printing.escape(text), returncode=printing.REFUSED)
 
 
 def _backfill(
@@ -244,7 +244,7 @@ def _backfill(
     has_range = start is not None and end is not None
     has_part = any(option is not None for option in (start, end, per_minute)) or dry_run
     if (stop and has_part) or not (stop or has_range):
-        raise outputs.usage_error(
+        raise printing.usage_error(
             "the command needs either a range or --stop", "Give --start TIME and --end TIME, or --stop."
         )
     if stop:
@@ -258,18 +258,18 @@ def _backfill(
     preview = preview_backfill(row, begin, until, alias=alias)
     if not dry_run:
         question = f"Start {_count(preview.to_start, 'run')} of {row.workflow}, at most {rate} a minute?"
-        arguments.confirm(command, question, yes=yes)
+        command_arguments.confirm(command, question, yes=yes)
         preview = BackfillSchedule(name, start=begin, end=until, per_minute=rate, reason=reason, by=actor).execute()
     _print_backfill(command, _backfill_output(name, preview, dry_run=dry_run), rate, json=json)
 
 
 def _print_backfill(command: BaseCommand, printed: BackfillPrinted, rate: int, *, json: bool) -> None:
     if json:
-        outputs.print_json(command, printed)
+        printing.print_json(command, printed)
         return
     text = f"{_count(printed.slots, 'slot')} in the range, {printed.started:,} started already, {printed.to_start:,} to start"
     suffix = "" if printed.dry_run else f"; workers start at most {rate} a minute"
-    outputs.write_line(command, f"{outputs.escape(printed.name)}: {text}{suffix}")
+    printing.write_line(command, f"{printing.escape(printed.name)}: {text}{suffix}")
 
 
 def _backfill_output(name: str, preview: BackfillPreview, *, dry_run: bool) -> BackfillPrinted:
@@ -289,17 +289,17 @@ def _print_differences(command: BaseCommand, actor: Actor, *, json: bool) -> Non
     require_access(actor.user, VIEW_SCHEDULE, alias=alias)
     differences = schedule_differences(alias)
     if json:
-        outputs.print_json(command, differences)
+        printing.print_json(command, differences)
     elif not differences:
-        outputs.write_line(command, "the schedules match the code")
+        printing.write_line(command, "the schedules match the code")
     for difference in () if json else differences:
-        outputs.write_line(command, f"{difference.kind}: {outputs.escape(difference.text)}")
+        printing.write_line(command, f"{difference.kind}: {printing.escape(difference.text)}")
     # After the differences, so that a pipeline stops but its log says why.
     if differences:
         text = f"{_count(len(differences), 'schedule')} differ from the code: see above"
         if len(differences) == 1:
             text = "1 schedule differs from the code: see above"
-        raise CommandError(text, returncode=outputs.FINDINGS)
+        raise CommandError(text, returncode=printing.FINDINGS)
 
 
 # -- lists and texts ---------------------------------------------------------------------------------------------------
@@ -307,13 +307,13 @@ def _print_differences(command: BaseCommand, actor: Actor, *, json: bool) -> Non
 
 def _print_list(command: BaseCommand, actor: Actor, *, limit: int | None, json: bool, **options: Any) -> None:
     if limit is not None and limit < 1:
-        raise outputs.usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
+        raise printing.usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
     filters = {name: options[name] or "" for name in ("owner", "state", "workflow", "search")}
     for name, text in filters.items():
         # Databases refuse some characters in parameters.
         if not text.isprintable():
-            raise outputs.usage_error(
-                f"--{name} {outputs.escape(text)} contains unprintable characters", "Use printable characters only."
+            raise printing.usage_error(
+                f"--{name} {printing.escape(text)} contains unprintable characters", "Use printable characters only."
             )
     alias = storage().alias
     schedules = filter_schedules(visible_schedules(actor.user, alias=alias), **filters)
@@ -322,7 +322,7 @@ def _print_list(command: BaseCommand, actor: Actor, *, limit: int | None, json: 
     described = _described(rows, actor, alias)
     if json:
         for description in islice(described, maximum):
-            outputs.print_json_line(command, _schedule_output(description))
+            printing.print_json_line(command, _schedule_output(description))
         return
     _print_table(command, [*described], maximum or 0)
 
@@ -335,7 +335,7 @@ def _described(rows: Iterator[Schedule], actor: Actor, alias: str) -> Iterator[S
 
 def _print_table(command: BaseCommand, descriptions: Sequence[ScheduleDescription], maximum: int) -> None:
     if not descriptions:
-        outputs.write_line(command, "no schedules")
+        printing.write_line(command, "no schedules")
         return
     cells = [
         (
@@ -343,13 +343,13 @@ def _print_table(command: BaseCommand, descriptions: Sequence[ScheduleDescriptio
             schedule.workflow,
             schedule.description,
             schedule.state,
-            outputs.format_local_time(next(iter(schedule.next_fires), None)) or "-",
+            printing.format_local_time(next(iter(schedule.next_fires), None)) or "-",
         )
         for schedule in descriptions[:maximum]
     ]
-    outputs.print_table(command, ("NAME", "WORKFLOW", "WHEN", "STATE", "NEXT"), cells)
+    printing.print_table(command, ("NAME", "WORKFLOW", "WHEN", "STATE", "NEXT"), cells)
     if len(descriptions) > len(cells):
-        outputs.write_line(
+        printing.write_line(
             command,
             f"More than {counted(len(cells), 'schedule matches', 'schedules match')}. Use --limit N or a filter to see others.",
         )
@@ -363,21 +363,21 @@ def _schedule_output(description: ScheduleDescription) -> SchedulePrinted:
 
 def _print_schedule(command: BaseCommand, schedule: ScheduleDescription, *, json: bool) -> None:
     if json:
-        outputs.print_json(command, _schedule_output(schedule))
+        printing.print_json(command, _schedule_output(schedule))
         return
-    outputs.print_table(command, ("", ""), [*_schedule_lines(schedule)])
+    printing.print_table(command, ("", ""), [*_schedule_lines(schedule)])
     if schedule.slots:
-        outputs.write_line(command, "")
+        printing.write_line(command, "")
         cells = [
-            (outputs.format_local_time(slot.at), _slot_text(slot), slot.run_id or "-", slot.status or "-")
+            (printing.format_local_time(slot.at), _slot_text(slot), slot.run_id or "-", slot.status or "-")
             for slot in schedule.slots
         ]
-        outputs.print_table(command, ("SLOT", "OUTCOME", "RUN", "STATUS"), cells)
+        printing.print_table(command, ("SLOT", "OUTCOME", "RUN", "STATUS"), cells)
 
 
 def _schedule_lines(schedule: ScheduleDescription) -> list[tuple[str, str]]:
     """Return the lines that ``schedules show`` prints: pairs of a label and a text, without empty ones."""
-    local: Callable[[datetime | None], str] = outputs.format_local_time
+    local: Callable[[datetime | None], str] = printing.format_local_time
     paused = f"since {local(schedule.paused_at)}, by {schedule.paused_by or 'code'}: {schedule.pause_reason or '-'}"
     backfill = ""
     if schedule.backfill is not None:
@@ -411,7 +411,7 @@ def _slot_text(slot: SlotDescription) -> str:
         case "failed":
             return f"failed: {slot.error}"
     reason = f" ({slot.reason})" if slot.reason else ""
-    count = f" {_count(slot.count, 'slot')} until {outputs.format_local_time(slot.until)}" if slot.count > 1 else ""
+    count = f" {_count(slot.count, 'slot')} until {printing.format_local_time(slot.until)}" if slot.count > 1 else ""
     return f"{slot.outcome}{count}{reason}"
 
 

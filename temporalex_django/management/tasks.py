@@ -20,8 +20,7 @@ from django.db.models import F
 from temporalex_django.core.names import counted
 from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.errors import ActionNotPermitted
-from temporalex_django.management import arguments as people
-from temporalex_django.management import outputs as exit_codes
+from temporalex_django.management import arguments as command_arguments
 from temporalex_django.management import outputs as printing
 from temporalex_django.management.arguments import parse_json
 from temporalex_django.management.outputs import usage_error
@@ -115,7 +114,7 @@ class TasksCommand:
                 )
             subparsers.append(subparser)
         for subparser in subparsers:
-            people.add_user_argument(subparser)
+            command_arguments.add_user_argument(subparser)
             printing.add_json_argument(subparser)
 
     def handle(self, command: BaseCommand, *, what: str, as_user: str | None, json: bool, **options: Any) -> None:
@@ -123,7 +122,7 @@ class TasksCommand:
 
         Only people operate human tasks, so everything except ``list`` and ``show`` needs ``--as-user``.
         """
-        actor = people.resolve_actor(as_user)
+        actor = command_arguments.resolve_actor(as_user)
         if what == "list":
             _print_list(command, actor, json=json, **options)
             return
@@ -285,7 +284,7 @@ class EnqueuedCommand:
             metavar="N",
             help=f"Print at most N tasks (default: {_DEFAULT_LIMIT}; with --json, all).",
         )
-        people.add_user_argument(parser)
+        command_arguments.add_user_argument(parser)
         printing.add_json_argument(parser)
 
     def handle(
@@ -304,9 +303,9 @@ class EnqueuedCommand:
 
         Raises ``CommandError`` for a user who may not see them.
         """
-        _require_permissions(people.resolve_actor(as_user))
+        _require_permissions(command_arguments.resolve_actor(as_user))
         if limit is not None and limit < 1:
-            raise exit_codes.usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
+            raise printing.usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
         maximum = None if json and limit is None else limit or _DEFAULT_LIMIT
         size = _PAGE_SIZE if maximum is None else min(_PAGE_SIZE, maximum + 1)
         sources = (_open_enqueued(status, queue, task, size), _finished_tasks(status, queue, task, size))
@@ -326,7 +325,7 @@ def _require_permissions(actor: Actor) -> None:
     missing_permissions = [permission for permission in _PERMISSIONS if not actor.user.has_perm(permission)]
     if missing_permissions:
         plural = "s" if len(missing_permissions) > 1 else ""
-        raise exit_codes.as_command_error(
+        raise printing.as_command_error(
             ActionNotPermitted(
                 f"listing background tasks requires the permission{plural} {' and '.join(missing_permissions)}"
             )

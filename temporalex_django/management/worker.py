@@ -29,8 +29,6 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.liveness.guardian import StopSignals, supervise
 from temporalex_django.liveness.health import Check, Health, HealthVerdict, judge_health, read_health_files
 from temporalex_django.liveness.recovery import report_deaths
-from temporalex_django.management import outputs
-from temporalex_django.management import outputs as exit_codes
 from temporalex_django.management import outputs as printing
 from temporalex_django.operations.fleet.stats import QueueDemand, queue_demands
 from temporalex_django.workers.admission import all_queues, unknown_queues
@@ -83,7 +81,7 @@ class JsonLogHandler(logging.Handler):
                 logger=record.name,
                 about={name: str(value) for name, value in facts_of(record).items()},
             )
-            outputs.print_json_line(self.command, log_event)
+            printing.print_json_line(self.command, log_event)
         except Exception:  # noqa: BLE001 - as every handler of the standard library does
             self.handleError(record)
 
@@ -126,7 +124,7 @@ class WorkerCommand:
             default="127.0.0.1",
             help="Address on which to serve the metrics (default: 127.0.0.1, which other machines cannot reach).",
         )
-        outputs.add_json_argument(parser)
+        printing.add_json_argument(parser)
 
     def handle(
         self,
@@ -188,11 +186,11 @@ class WorkerCommand:
             ):
                 return
         except TimeoutError as exc:
-            raise CommandError(str(exc), returncode=outputs.NOT_SET_UP) from exc
+            raise CommandError(str(exc), returncode=printing.NOT_SET_UP) from exc
         # After the database is reachable, so that a worker may be started before it.
         if missing := unapplied_migrations(storage.alias):
             text = f"the workflow tables are not up to date: run manage.py migrate (not applied: {', '.join(missing)})"
-            raise CommandError(text, returncode=outputs.NOT_SET_UP)
+            raise CommandError(text, returncode=printing.NOT_SET_UP)
         loop = WorkerLoop(
             queues=None if queues is None else queue_names,
             backends=_BACKENDS if backend is None else (backend,),
@@ -214,7 +212,7 @@ class WorkerCommand:
         try:
             turns = loop.run(stop, until_idle=burst, timeout=timeout)
         except TimeoutError as exc:
-            raise CommandError(str(exc), returncode=outputs.FINDINGS) from exc
+            raise CommandError(str(exc), returncode=printing.FINDINGS) from exc
         text = f"worker {worker_id}: stopped after {counted(turns, 'turn', 'turns')} of runs"
         _print_event(
             command,
@@ -238,12 +236,12 @@ def _check_backend(backend: str | None, *, burst: bool) -> None:
     if backend != TEMPORAL:
         return
     if burst:
-        raise outputs.usage_error(
+        raise printing.usage_error(
             "--burst and --backend temporal cannot be combined: a worker cannot see when a cluster has no more work",
             "Leave out --burst.",
         )
     if not uses_cluster():
-        raise outputs.usage_error(
+        raise printing.usage_error(
             "--backend temporal: the settings name no Temporal cluster",
             "Set TEMPORALEX['CLUSTER'].",
         )
@@ -259,13 +257,13 @@ def _parse_queues(command: BaseCommand, queues: str | None) -> list[str]:
         return known_queues
     queue_names = list(dict.fromkeys(name.strip() for name in queues.split(",") if name.strip()))
     if not queue_names:
-        raise outputs.usage_error(
+        raise printing.usage_error(
             "--queues contains no queue", f"Leave it out to use all queues: {', '.join(known_queues)}."
         )
     for name, similar_name in unknown_queues(queue_names).items():
         suggestion = f"Did you mean {similar_name}?" if similar_name else f"The project uses {', '.join(known_queues)}."
         command.stderr.write(
-            f"No workflow, activity or task of this project uses the queue {outputs.escape(name)}, so it gets "
+            f"No workflow, activity or task of this project uses the queue {printing.escape(name)}, so it gets "
             f"work only from calls with options(queue=...). {suggestion}"
         )
     return queue_names
@@ -278,7 +276,7 @@ def _serve_metrics(host: str, port: int) -> str:
     try:
         port = prometheus.serve(host, port)
     except OSError as exc:
-        raise outputs.usage_error(
+        raise printing.usage_error(
             f"metrics cannot be served on {host}, port {port}: {exc.strerror or exc}",
             "Choose another --metrics-port or --metrics-host; each worker on a machine needs its own port.",
         ) from exc
@@ -287,7 +285,7 @@ def _serve_metrics(host: str, port: int) -> str:
 
 def _print_event(command: BaseCommand, worker_event: WorkerSaid, *, json: bool) -> None:
     if json:
-        outputs.print_json_line(command, worker_event)
+        printing.print_json_line(command, worker_event)
     else:
         command.stdout.write(worker_event.text)
     command.stdout.flush()  # the next line may be a long time away
@@ -437,7 +435,7 @@ class HealthCommand:
                     f"worker {worker_output.pid} ({worker_output.worker}), queues {', '.join(worker_output.queues)}: {report}",
                 )
         if not is_well:
-            raise CommandError(_problem_text(check, outputs), returncode=exit_codes.FINDINGS)
+            raise CommandError(_problem_text(check, outputs), returncode=printing.FINDINGS)
 
 
 def _print_queues(command: BaseCommand, *, json: bool) -> None:
@@ -458,13 +456,13 @@ def _print_queues(command: BaseCommand, *, json: bool) -> None:
 def _problem_text(check: Check, outputs: Sequence[WorkerHealth]) -> str:
     if not outputs:
         text = "this user has no running worker for this database"
-        return exit_codes.with_next_step(
+        return printing.with_next_step(
             text,
             ("Start one: manage.py temporalex worker. Run this check on the machine of the worker, as the same user."),
         )
     failing = [worker_output for worker_output in outputs if not getattr(worker_output, check)]
     text = f"{len(failing)} of {counted(len(outputs), 'worker', 'workers')} {'is' if len(failing) == 1 else 'are'} not {check}"
-    return exit_codes.with_next_step(
+    return printing.with_next_step(
         text, "See above. For more, read the log of the worker, or check the database: manage.py temporalex doctor"
     )
 

@@ -95,13 +95,13 @@ def _openapi_document() -> dict[str, Any]:
 
 
 def _operation_rows(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    for path, methods in document["paths"].items():
+    for address, methods in document["paths"].items():
         for verb in _VERBS:
             if (operation := methods.get(verb)) is not None:
                 query = [
                     parameter["name"] for parameter in operation.get("parameters", ()) if parameter["in"] == "query"
                 ]
-                yield {"verb": verb.upper(), "path": path, "summary": operation.get("summary", ""), "query": query}
+                yield {"verb": verb.upper(), "path": address, "summary": operation.get("summary", ""), "query": query}
 
 
 app_name = APP_NAME

@@ -11,8 +11,8 @@ from typing import Any
 from uuid import UUID
 
 from temporalex_django.core.limits import interleave
-from temporalex_django.db.attempt_scope import StorageSession
 from temporalex_django.db.claims.limited import Switches, build_switches
+from temporalex_django.db.session import StorageSession
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.contracts.storage import TaskStorage
 from temporalex_django.engine.external_messages import FinishedActivity

@@ -593,8 +593,8 @@ def _virtual_now(env: DjangoEnvironment) -> Iterator[None]:
 #
 # The handles of the test environments, and the updates that they send.
 #
-# An ``EnvironmentHandle`` has the methods of ``WorkflowHandle`` and some for tests. Each method lets the run work as far
-# as it can before it returns, so ``timeout`` and ``mode`` are checked and have no effect.
+# An ``EnvironmentHandle`` has the methods of ``WorkflowHandle`` and some for tests. Each method lets the run work as
+# far as it can before it returns, so ``timeout`` and ``mode`` are checked and have no effect.
 
 
 class EnvironmentUpdate:

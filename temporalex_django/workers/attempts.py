@@ -371,12 +371,12 @@ def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, A
 
 def _encode_error(exc: BaseException) -> dict[str, Any]:
     """Return the message with an error: its description, the names of its classes and its traceback."""
-    from temporalex_django.core.failures import (  # noqa: PLC0415
+    from temporalex_django.core.failures import (  # noqa: PLC0415 - as above
         clean_traceback,
         describe,
         error_attribute,
         exception_name,
-        is_error,  # noqa: PLC0415 - as above
+        is_error,
         retry_request,
     )
     from temporalex_django.errors import ApplicationError  # noqa: PLC0415
@@ -444,9 +444,9 @@ class PooledCall:
 #
 # The quarantine: activities that may have ended a worker start one by one, so that the next death shows the cause.
 #
-# Such an activity is a suspect. It is on *trial* for a moment after it has started. Its worker starts nothing else then,
-# and runs no turn, and the marker and the row of the worker name the suspect. It starts in an empty pool or, after a
-# while, beside activities that have been running since before that. See decision 22.
+# Such an activity is a suspect. It is on *trial* for a moment after it has started. Its worker starts nothing else
+# then, and runs no turn, and the marker and the row of the worker name the suspect. It starts in an empty pool or,
+# after a while, beside activities that have been running since before that. See decision 22.
 
 
 class Quarantine:

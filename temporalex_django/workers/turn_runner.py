@@ -205,9 +205,9 @@ class TurnRunner:
 #
 # An atomic activity is part of a turn, and one thread of a worker runs all turns. That thread releases ``turn_lock``
 # while it runs the code of an activity. If that takes a long time, another thread (a helper) takes the lock and runs
-# turns until the first one is back. So the activity delays only its own run, and transactions that need rows which it has
-# locked.
-# Schedulers do the same when a system call does not return: they give the processor to another thread (Go's ``sysmon``).
+# turns until the first one is back. So the activity delays only its own run, and transactions that need rows which it
+# has locked. Schedulers do the same when a system call does not return: they give the processor to another thread (Go's
+# ``sysmon``).
 
 
 log = logging.getLogger("temporalex_django.workers")

@@ -9,17 +9,14 @@ from benchmarks.rows import ROWS
 from temporalex_django.engine import policy
 from tests.structure.source import PACKAGE, ROOT, modules, parse
 
-POLICY = PACKAGE / "engine" / "scheduling" / "policy.py"
+POLICY = PACKAGE / "engine" / "policy.py"
 _ROOMS = ("db", "engine", "liveness", "workers")
 _FILES = [path for room in _ROOMS for path in modules(PACKAGE / room) if path != POLICY]
 _NAMES = [key for key in vars(policy) if key.isupper()]
 #: Numbers that say how something is stored or measured, or what an operation may do. None of them schedules anything.
 _ELSEWHERE = {
-    "db/attempt_scope.py": {"_OPEN_STATES"},
-    "db/attempt_scope.py": {"_LONGEST_CACHED"},
-    "db/dialects/libpq.py": {"_PREPARE_AFTER", "_MOST_PREPARED"},
-    "db/dialects/libpq.py": {"_PREPARE_AFTER", "_MOST_COUNTED"},
-    "db/dialects/libpq.py": {"TESTED_VERSIONS"},
+    "db/attempt_scope.py": {"_OPEN_STATES", "_LONGEST_CACHED"},
+    "db/dialects/libpq.py": {"_PREPARE_AFTER", "_MOST_PREPARED", "_MOST_COUNTED", "TESTED_VERSIONS"},
     "db/dialects/postgres.py": {"_WAIT_LOCK"},
     "db/messages/notify.py": {"_PAYLOAD_IDS"},
     "db/human_tasks.py": {"_EXTRA_HOLDERS"},

@@ -133,7 +133,7 @@ UNREAD: dict[str, list[str]] = {
     ],
     "operations/graph_runner.py": ["schedule_resume:step", "schedule_resume:delay"],  # refused, whatever is given
     "operations/runs/history_action.py": ["why_not:seq"],
-    "operations/runs/control.py": ["why_not:seq"],
+    "operations/runs/control.py": ["why_not:seq", "parts:selection"],  # timers have no selectors
     "operations/human_tasks/operations.py": ["closed_error:error"],  # the row of the task says more
     "operations/runs/failures.py": ["why_not:seq"],
     # actions on activities and timers read them
@@ -146,7 +146,6 @@ UNREAD: dict[str, list[str]] = {
         "notice_of:run",
         "why_not_task:task",
     ],
-    "operations/runs/control.py": ["parts:selection"],  # timers have no selectors
     "authoring/activity.py": [  # steps of graphs read them
         *(
             "decode_call:source",
@@ -176,12 +175,11 @@ UNREAD: dict[str, list[str]] = {
     "core/units/branches.py": ["__aexit__:kind", "__aexit__:_"],
     "core/units/ivar.py": ["_track_collector:_"],
     "graph/durable_run.py": ["decode_call:kwargs"],
-    "graph/local_runner.py": ["workflow:version", "instance:version"],
+    "graph/local_runner.py": ["workflow:version", "instance:version", "change:now"],
     "graph/engine.py": ["fail_step:now"],  # as its siblings have it; an instance does not say when it failed
     "graph/standalone_engine.py": [  # signals are refused, whatever they are
         *("__exit__:kind", "__exit__:exc", "__exit__:tb", "signal_with_start:signal", "signal_with_start:payload"),
     ],
-    "graph/local_runner.py": ["change:now"],
     "graph/steps.py": [
         *("execute:instance", "execute:config", "execute:context", "execute:config"),
         *(["execute:instance", "execute:config", "execute:context"] * 3),
@@ -200,11 +198,10 @@ UNREAD: dict[str, list[str]] = {
         ),
         "_has_deadline:description",
     ],
-    "testing/environment_base.py": ["in_transaction:alias"],
+    "testing/environment_base.py": ["in_transaction:alias", "_breaks_transaction:error"],
     "testing/database.py": ["_handle:workflow"],
     "testing/engine_environment.py": ["_attempt_savepoint:task"],
-    "testing/environment_base.py": ["_breaks_transaction:error"],
-    "testing/memory_run_reads.py": ["_judge:message"],
+    "testing/memory_run_reads.py": ["_judge:message", "run_id:by", "run_ids:by", "query:fresh"],
     # commands that need neither, written by a table; the interface of the SDK; a clock that a test replaces
     "temporal/attempts.py": ["surroundings:activity"],  # for the attempts of a project to override
     "temporal/commands.py": [
@@ -219,5 +216,4 @@ UNREAD: dict[str, list[str]] = {
     "temporal/run.py": ["now:inbound"],
     # runs in memory have one version, one thread and nothing unread
     "testing/memory_backend.py": ["get:version"],
-    "testing/memory_run_reads.py": ["run_id:by", "run_ids:by", "query:fresh"],
 }

@@ -6,7 +6,7 @@ import pytest
 
 from tests.structure.source import ROOT, modules, name
 
-HARD_CAP = 600
+HARD_CAP = 900
 HARD_CAP_OF_TESTS = 800
 
 

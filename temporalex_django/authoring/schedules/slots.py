@@ -290,8 +290,8 @@ def _until_the_end_of_time(walls: Iterator[datetime]) -> Iterator[datetime]:
 #
 # Instants of wall-clock times: one as a rule, none or a shifted one in a gap, two in a fold.
 #
-# A clock change forwards makes a gap: its wall-clock times do not exist. One backwards makes a fold: its wall-clock times
-# exist twice. ``gap`` is ``"shift"`` (the instant at which the gap ends) or ``"skip"``; ``fold`` is ``"first"``,
+# A clock change forwards makes a gap: its wall-clock times do not exist. One backwards makes a fold: its wall-clock
+# times exist twice. ``gap`` is ``"shift"`` (the instant at which the gap ends) or ``"skip"``; ``fold`` is ``"first"``,
 # ``"second"`` or ``"both"``.
 
 

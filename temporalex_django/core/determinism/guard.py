@@ -276,12 +276,13 @@ def _is_refused(value: Any) -> bool:
 #
 # The guard on Python 3.12 and later: ``sys.monitoring`` reports the calls of workflow code before they happen.
 #
-# Only code that workflow code can reach (``reachable_code``) is instrumented, when it is first seen. That is at the start
-# of a run, where the engine calls a handler, predicate or branch, and where instrumented code calls another function.
+# Only code that workflow code can reach (``reachable_code``) is instrumented, when it is first seen. That is at the
+# start of a run, where the engine calls a handler, predicate or branch, and where instrumented code calls another
+# function.
 #
-# A call site is switched off after a harmless call if its callee cannot change. Its callee is then a global name, perhaps
-# with attributes of modules and classes, that refers to the called object. Every other site (a variable, a method)
-# continues to report, because ``fn()`` may be ``len`` now and ``time.time`` next.
+# A call site is switched off after a harmless call if its callee cannot change. Its callee is then a global name,
+# perhaps with attributes of modules and classes, that refers to the called object. Every other site (a variable, a
+# method) continues to report, because ``fn()`` may be ``len`` now and ``time.time`` next.
 
 
 _monitoring: Final[Any] = vars(sys).get("monitoring")
@@ -462,9 +463,9 @@ class Monitor:
 # The guard on Python 3.11: ``sys.setprofile`` while workflow code runs.
 #
 # A profile function is called for every call in its thread, those of the engine included. So it is set only for runs
-# whose code is suspect (``needs_watching``). It is set when such code is about to run, and then in every activation until
-# its end. A call is refused if project code makes it. If another profiler is active, the guard leaves it alone and is
-# off. Arguments of C functions are not visible, so ``time.localtime()`` passes.
+# whose code is suspect (``needs_watching``). It is set when such code is about to run, and then in every activation
+# until its end. A call is refused if project code makes it. If another profiler is active, the guard leaves it alone
+# and is off. Arguments of C functions are not visible, so ``time.localtime()`` passes.
 
 
 _C: Final = frozenset({ModuleType, type})
@@ -606,9 +607,9 @@ class Profile:
 # The guard for effects at any depth below a step of workflow code.
 #
 # Such effects are new connections, name look-ups, new processes and files opened for writing. The interpreter reports
-# these events to an audit hook before they happen, whether workflow code or a library causes them. The hook is called for
-# every audit event of the process, so it tests the name of the event first. It sees neither data on an open socket nor
-# what C code does by itself (libpq, gRPC). See decision 18.
+# these events to an audit hook before they happen, whether workflow code or a library causes them. The hook is called
+# for every audit event of the process, so it tests the name of the event first. It sees neither data on an open socket
+# nor what C code does by itself (libpq, gRPC). See decision 18.
 
 
 Refuse = Callable[[Rule, FrameType], None]

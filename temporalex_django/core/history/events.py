@@ -332,8 +332,8 @@ KINDS: Final[Mapping[str, EventKind[Any]]] = {
 #
 # History events, and the jobs that become events. See decision 8.
 #
-# The history of a run is the list of its events in the order of their numbers (1, 2, …). It consists of activations. Each
-# begins with ``ActivationStarted``; the first has ``WorkflowStarted`` before that. Then come the delivered jobs
+# The history of a run is the list of its events in the order of their numbers (1, 2, …). It consists of activations.
+# Each begins with ``ActivationStarted``; the first has ``WorkflowStarted`` before that. Then come the delivered jobs
 # (``INPUTS``) and the answers of the workflow (``OUTPUT_OF``). A job is an input that is not written yet, so jobs and
 # events share names and attributes.
 #
@@ -462,8 +462,8 @@ class Command(NamedTuple):
 # The comparison of inputs with the history: does the code still pass what the run passed?
 #
 # It covers the inputs of activities and children, as they are recorded (before the codec). If the plain data differs,
-# both sides are decoded with the present annotations and encoded again. So a new field or parameter with a default is no
-# difference. The history keeps the input of the code even if somebody edited it later. Durations may change; their
+# both sides are decoded with the present annotations and encoded again. So a new field or parameter with a default is
+# no difference. The history keeps the input of the code even if somebody edited it later. Durations may change; their
 # differences are only listed.
 
 
@@ -673,8 +673,8 @@ def _element_type(annotation: Any) -> Any:
 #
 # The comparison of commands with the history: does the code still do what the run did? See decision 16.
 #
-# It compares kind, command number and name, in order. A difference in these is nondeterminism. Differences of inputs and
-# durations are reported separately; see ``inputs``. Results, options and closing events without a command are not
+# It compares kind, command number and name, in order. A difference in these is nondeterminism. Differences of inputs
+# and durations are reported separately; see ``inputs``. Results, options and closing events without a command are not
 # compared.
 
 

@@ -251,8 +251,8 @@ def is_user_code(code: CodeType) -> bool:
 # Histories as JSON text: exported from one database, replayed against code anywhere, kept in a repository.
 #
 # The text is one object: ``{"temporalex_history": format, "workflow", "id", "run_id", "events": [{"seq", "activation",
-# "kind", "at", "attributes", "check"}]}``. ``check`` chains the events: it is eight hexadecimal digits of a hash over the
-# previous check and this event. So a change, a gap or a missing end is found, with its place.
+# "kind", "at", "attributes", "check"}]}``. ``check`` chains the events: it is eight hexadecimal digits of a hash over
+# the previous check and this event. So a change, a gap or a missing end is found, with its place.
 
 
 _HEADER = ("temporalex_history", "workflow", "id", "run_id", "events")

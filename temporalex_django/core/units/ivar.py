@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 #
 # Calls of primitives that workflow code has made and has not used yet, by unit.
 #
-# A call that nothing refers to any more can never act. Its unit gets an error at its next wait, before that wait issues a
-# command. Only calls that reference counting frees are reported in this way. A call that the garbage collector frees
+# A call that nothing refers to any more can never act. Its unit gets an error at its next wait, before that wait issues
+# a command. Only calls that reference counting frees are reported in this way. A call that the garbage collector frees
 # counts as held, because the moment of a collection differs between processes. Calls that are held are judged when the
 # unit ends.
 

@@ -411,9 +411,9 @@ def _is_fatal(error: BaseException | None) -> bool:
 # Eviction: drop suspended coroutines without running their code. See decision 29.
 #
 # ``coroutine.close()`` and the garbage collector throw ``GeneratorExit`` into a suspended coroutine. Its ``finally``
-# blocks and context managers would run, in any thread and at any moment, as if they were part of another run. A coroutine
-# whose FINALIZED bit is set in its GC header is freed like any other object instead. That header is an implementation
-# detail of CPython with the GIL. ``SAFE`` is True if a probe at import found that it works.
+# blocks and context managers would run, in any thread and at any moment, as if they were part of another run. A
+# coroutine whose FINALIZED bit is set in its GC header is freed like any other object instead. That header is an
+# implementation detail of CPython with the GIL. ``SAFE`` is True if a probe at import found that it works.
 
 
 _WRAPPERS = ("coroutine_wrapper", "async_generator_asend", "async_generator_athrow")
@@ -497,8 +497,8 @@ def discard(coroutines: Iterable[Any]) -> None:
 #
 # Context variables of workflow code. Each unit has a context of its own, isolated from other runs. See decision 30.
 #
-# ``run`` begins in an empty context, every other unit in a copy of its parent's. Predicates and validators are evaluated
-# for a unit but are no part of it. They get a copy that is discarded.
+# ``run`` begins in an empty context, every other unit in a copy of its parent's. Predicates and validators are
+# evaluated for a unit but are no part of it. They get a copy that is discarded.
 
 
 def _decimal_variable() -> ContextVar[Any]:

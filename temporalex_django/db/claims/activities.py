@@ -15,8 +15,8 @@ from typing import Any
 from temporalex_django.authoring import activity
 from temporalex_django.db import background_tasks
 from temporalex_django.db.activity_tasks import TASK, ActivityTasks, task_state
-from temporalex_django.db.attempt_scope import StorageSession
 from temporalex_django.db.claims.runs import Deferrals, QueueOrder
+from temporalex_django.db.session import StorageSession
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.engine.scheduling import Capacity, NewestAndOldest

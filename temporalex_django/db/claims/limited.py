@@ -23,8 +23,8 @@ from temporalex_django.conf import queue_limits
 from temporalex_django.core import names as aliases
 from temporalex_django.core.limits import NO_LIMITS, Limits, QueuePartition, StartSlices, interleave
 from temporalex_django.db.activity_tasks import ActivityTasks
-from temporalex_django.db.attempt_scope import StorageSession
 from temporalex_django.db.claims.activities import TaskClaims
+from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import LIMITS
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.dialect import Dialect

@@ -19,8 +19,8 @@ from django.db import Error as DatabaseError
 from temporalex_django.conf import weight_of
 from temporalex_django.core.limits import interleave
 from temporalex_django.core.names import BEFORE_ALL
-from temporalex_django.db.attempt_scope import StorageSession
 from temporalex_django.db.messages.inbox import Inboxes
+from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import CHAINS
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.dialect import Answer, Dialect

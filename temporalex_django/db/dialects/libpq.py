@@ -406,8 +406,8 @@ def _first_error(results: list[Any], connection: psycopg.Connection[Any]) -> psy
 #
 # Arrays in PostgreSQL's binary format, encoded by this module in place of psycopg.
 #
-# psycopg inspects every element to find its type, but here the type is known. For many rows the inspection takes a tenth
-# of a worker's time.
+# psycopg inspects every element to find its type, but here the type is known. For many rows the inspection takes a
+# tenth of a worker's time.
 
 
 _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
@@ -650,8 +650,8 @@ class PlainWire:
 #
 # The reading of an answer with times that Python cannot show, such as ``infinity``.
 #
-# psycopg raises for such a time, and then none of the rows of the answer can be read. Only after that error an answer is
-# read again by this module, so others cost nothing.
+# psycopg raises for such a time, and then none of the rows of the answer can be read. Only after that error an answer
+# is read again by this module, so others cost nothing.
 
 
 class _SafeTimeLoader(Loader):

@@ -19,7 +19,7 @@ from temporalex_django.conf import codec
 from temporalex_django.core.history.prefix import EXTERNAL_KINDS, PendingMessage
 from temporalex_django.core.payloads.codec import digest
 from temporalex_django.core.process import REQUEST
-from temporalex_django.db.attempt_scope import StorageSession
+from temporalex_django.db.session import StorageSession
 from temporalex_django.db.sql_columns import MESSAGES, json_value, sender_columns, sender_from_columns
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import INBOX_KINDS, Inbox, InboxMessage, Outcome, RunWrite
@@ -306,8 +306,8 @@ def report_unreadable(description: str, *, run: UUID | None = None, chain: UUID 
 #
 # Failed messages in the database: signals whose handler failed. They are kept until redelivered or discarded.
 #
-# A failed message is the row of its signal, settled with the outcome ``failed``. If the sender gave the signal no message
-# id, it has the id ``<run id>:<number>`` from then on. See decision 46.
+# A failed message is the row of its signal, settled with the outcome ``failed``. If the sender gave the signal no
+# message id, it has the id ``<run id>:<number>`` from then on. See decision 46.
 
 
 @dataclass(frozen=True, slots=True)

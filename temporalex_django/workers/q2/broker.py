@@ -121,9 +121,9 @@ class Broker(WorkerHost, _project_broker()):  # type: ignore[misc] # the base is
 # Locks on the queues of a django-q2 cluster that do not outlive the processes that hold them.
 #
 # Processes of the cluster take turns at its queues. The one that waits for a task holds the queue's lock, and a process
-# that is killed never releases it, which would lock the others out for ever. Here each process records that it holds the
-# lock, in memory that all of them share. The lock of a dead process is released: that of the task queue by the pusher,
-# that of the result queue by the monitor that replaces the dead one. This relies on what django-q2's queues are
+# that is killed never releases it, which would lock the others out for ever. Here each process records that it holds
+# the lock, in memory that all of them share. The lock of a dead process is released: that of the task queue by the
+# pusher, that of the result queue by the monitor that replaces the dead one. This relies on what django-q2's queues are
 # underneath: ``multiprocessing.Queue``, whose reading end has one lock (``_rlock``), and processes that know their
 # arguments. See decision 34.
 
@@ -269,9 +269,9 @@ if __name__ == "__main__":
 #
 # The workers of a django-q2 cluster: processes that its pusher starts, replaces and ends.
 #
-# They are children of the pusher and share nothing with the cluster but the log, so that its queue does not affect them.
-# When the pusher dies, the cluster's sentinel replaces it. The workers of the dead one end, and the new one starts its
-# own. See decision 34.
+# They are children of the pusher and share nothing with the cluster but the log, so that its queue does not affect
+# them. When the pusher dies, the cluster's sentinel replaces it. The workers of the dead one end, and the new one
+# starts its own. See decision 34.
 
 
 class WorkerProcesses:

@@ -727,9 +727,9 @@ FOR_OPERATORS = {"health", "replay", "worker"}
 def commands() -> set[str]:
     """Those that know the option."""
     found = set()
-    for name, command in Command.subcommands.items():
+    for name, subcommand in Command.subcommands.items():
         parser = CommandParser()
-        command.add_arguments(parser)
+        subcommand.add_arguments(parser)
         nested = [
             one for action in parser._actions if isinstance(action.choices, dict) for one in action.choices.values()
         ]

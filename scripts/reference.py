@@ -62,10 +62,11 @@ def errors_page() -> str:
         "| code | class | cause | next step |",
         "|---|---|---|---|",
     ]
-    for cls in vars(errors).values():
-        if inspect.isclass(cls) and issubclass(cls, errors.TemporalexError):
-            cause = " ".join((inspect.getdoc(cls) or "").split("\n\n", 1)[0].split()).replace("``", "`")
-            lines.append(f"| `{cls.code}` | `{cls.__name__}` | {cause} | {cls.next_step} |")
+    base = errors.TemporalexError
+    classes = {cls for cls in vars(errors).values() if inspect.isclass(cls) and issubclass(cls, base)}
+    for cls in sorted(classes, key=lambda cls: (cls is not base, cls.code)):
+        cause = " ".join((inspect.getdoc(cls) or "").split("\n\n", 1)[0].split()).replace("``", "`")
+        lines.append(f"| `{cls.code}` | `{cls.__name__}` | {cause} | {cls.next_step} |")
     return "\n".join(lines) + "\n"
 
 
@@ -327,7 +328,7 @@ _SECTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
         (
             "authoring/definition.py",
             "authoring/versions.py",
-            "graph/definition/",
+            "graph/definition.py",
             "graph/workflow.py",
             "graph/progress.py",
         ),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         Stop,
         TimedOut,
     )
-    from temporalex_django.db.atomic_activities import once
+    from temporalex_django.db.once import once
     from temporalex_django.errors import RetryLater
     from temporalex_django.graph.definition import transit
     from temporalex_django.graph.engine import event
@@ -44,7 +44,7 @@ _HOME = {
     "api": "temporalex_django.authoring.api",
     "activity": "temporalex_django.authoring.activity",
     "activity_context": "temporalex_django.authoring.activity_context",
-    "once": "temporalex_django.db.attempt_scope",
+    "once": "temporalex_django.db.once",
     "signal": "temporalex_django.authoring.declared_messages",
     "update": "temporalex_django.authoring.declared_messages",
     "RetryLater": "temporalex_django.errors",

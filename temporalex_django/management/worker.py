@@ -33,7 +33,7 @@ from temporalex_django.management import outputs as printing
 from temporalex_django.operations.fleet.stats import QueueDemand, queue_demands
 from temporalex_django.workers.admission import all_queues, unknown_queues
 from temporalex_django.workers.app_modules import describe_classes
-from temporalex_django.workers.listener import retry_until_available
+from temporalex_django.workers.background_thread import retry_until_available
 from temporalex_django.workers.loop import WorkerLoop
 
 

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "WorkflowEnvironment": "memory",
+    "WorkflowEnvironment": "memory_backend",
     "DjangoEnvironment": "database",
     "drain": "database",
     **dict.fromkeys((name for name in __all__ if name.startswith("assert_")), "assertions"),

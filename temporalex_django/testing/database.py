@@ -70,7 +70,7 @@ from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.update import SendUpdate
 from temporalex_django.operations.schedules.operations import PauseSchedule, TriggerSchedule, UnpauseSchedule, fire_due
 from temporalex_django.operations.schedules.store import put_declaration, slot_of, sync_schedules
-from temporalex_django.testing.engine_environment import TURN_LIMIT, EngineEnvironment, PendingWork, read_pending_work
+from temporalex_django.testing.engine_environment import TURN_LIMIT, EngineEnvironment
 from temporalex_django.testing.environment_base import (
     EPOCH,
     EnvironmentHandle,
@@ -83,6 +83,7 @@ from temporalex_django.testing.environment_base import (
     is_entered,
     run_application,
 )
+from temporalex_django.testing.pending_work import PendingWork, read_pending_work
 from temporalex_django.testing.schedules import EnvironmentSchedules
 from temporalex_django.workers.attempts import announce_result, notify_safely
 from temporalex_django.workers.loop import run_until_idle

@@ -198,10 +198,10 @@ UNREAD: dict[str, list[str]] = {
         ),
         "_has_deadline:description",
     ],
-    "testing/environment_base.py": ["in_transaction:alias", "_breaks_transaction:error"],
+    "testing/environment_base.py": ["_breaks_transaction:error", "in_transaction:alias"],
     "testing/database.py": ["_handle:workflow"],
     "testing/engine_environment.py": ["_attempt_savepoint:task"],
-    "testing/memory_run_reads.py": ["_judge:message", "run_id:by", "run_ids:by", "query:fresh"],
+    "testing/memory_run_reads.py": ["run_id:by", "run_ids:by", "query:fresh", "_judge:message"],
     # commands that need neither, written by a table; the interface of the SDK; a clock that a test replaces
     "temporal/attempts.py": ["surroundings:activity"],  # for the attempts of a project to override
     "temporal/commands.py": [

@@ -38,7 +38,6 @@ MADE_OF_IT = (
     "temporalex_django/rest/lists.py",
     "temporalex_django/management/arguments.py",
     "temporalex_django/testing/memory_backend.py",
-    "temporalex_django/testing/memory_backend.py",
     "temporalex_django/testing/environment.py",
     "temporalex_django/testing/database.py",
 )
@@ -47,7 +46,8 @@ MADE_OF_IT = (
 NAMED = {
     "temporalex_django/rest/filters.py": {"attributes", "workflow"},
     "temporalex_django/testing/environment.py": {"blocked"},
-    "temporalex_django/testing/memory_backend.py": {"workflow"},
+    "temporalex_django/testing/memory_backend.py": {"workflow", "version"},
+    "temporalex_django/testing/database.py": {"id"},
 }
 #: Rows that the admin shows beside its list.
 SHOWN = {row.name for row in RUN_FILTERS.values() if row.title}

@@ -22,8 +22,9 @@ from temporalex_django.authoring.activity_context import ActivityContext
 from temporalex_django.backends.cluster.ids import queue_of
 from temporalex_django.backends.cluster.permits import Permits
 from temporalex_django.core.payloads import codec
-from temporalex_django.db.atomic_activities import atomic_once, send_activity_signal
+from temporalex_django.db.atomic_activities import send_activity_signal
 from temporalex_django.db.attempt_scope import AttemptScope
+from temporalex_django.db.once import atomic_once
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.engine.executors import attempt_hooks

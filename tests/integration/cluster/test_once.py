@@ -18,7 +18,7 @@ from temporalex_django import Ok, RetryPolicy, Workflow, activity, activity_cont
 from temporalex_django.authoring.activity_context import ActivityContext, use_context
 from temporalex_django.backends.cluster.attempts import ProjectAttempt
 from temporalex_django.conf import codec
-from temporalex_django.db.atomic_activities import atomic_once
+from temporalex_django.db.once import atomic_once
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import DoneOnce, Instance
 from temporalex_django.temporal.options import HostOptions

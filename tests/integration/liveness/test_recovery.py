@@ -40,7 +40,7 @@ from temporalex_django.liveness.process_identity import identity_of
 from temporalex_django.liveness.recovery import judge_abandoned_markers, recover, release_activities, report_deaths
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
 from temporalex_django.testing import DjangoEnvironment
-from temporalex_django.workers.listener import retry_until_available
+from temporalex_django.workers.background_thread import retry_until_available
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from temporalex_django.workers.maintenance import Maintenance
 from tests.support.runs import events, once

@@ -71,11 +71,9 @@ from temporalex_django.operations.runs.update import SendUpdate
 from temporalex_django.operations.schedules.operations import PauseSchedule, TriggerSchedule, UnpauseSchedule, fire_due
 from temporalex_django.operations.schedules.store import put_declaration, slot_of, sync_schedules
 from temporalex_django.testing.engine_environment import TURN_LIMIT, EngineEnvironment
-from temporalex_django.testing.environment_base import (
-    EPOCH,
-    EnvironmentHandle,
+from temporalex_django.testing.environment_base import EPOCH, EnvironmentHandle, EnvironmentUpdate
+from temporalex_django.testing.environment_host import (
     EnvironmentStorage,
-    EnvironmentUpdate,
     HandleHost,
     commit_point,
     has_open_transaction,

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from datetime import UTC, datetime, tzinfo
-from functools import partial
-from itertools import count
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
-
-from django.db import connections
-from django.utils import timezone
 
 from temporalex_django.authoring.authorization import Person, sender_of
 from temporalex_django.authoring.backend import Backend, FailedMessage
@@ -25,27 +19,21 @@ from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.requests import RunAddress
 from temporalex_django.authoring.start_api import Result_co, Startable
 from temporalex_django.authoring.workflow import Workflow, class_for_run, last_definition_number, newest_class
-from temporalex_django.backends.host import OperationHost, replace_host, use_host
-from temporalex_django.core.failures import error_line, failure_summary
+from temporalex_django.core.failures import failure_summary
 from temporalex_django.core.history.events import Command, HistoryEvent
 from temporalex_django.core.messages.mailbox import failed_text
 from temporalex_django.core.messages.sender import Sender
-from temporalex_django.core.names import TABLES
-from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine import ids
 from temporalex_django.engine.activity_policy import update_result
 from temporalex_django.engine.contracts.records import Outcome, RunRecord, TaskResult, TaskState
 from temporalex_django.engine.contracts.storage import TaskStorage
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
-from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import TurnReport
-from temporalex_django.errors import TemporalexError, WorkflowClosed, WorkflowDefinitionError, WorkflowNotFound
+from temporalex_django.errors import WorkflowClosed, WorkflowDefinitionError, WorkflowNotFound
 from temporalex_django.graph.projection import Projections
 from temporalex_django.testing import pytest_plugin
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.requests import StartRequest
-    from temporalex_django.testing.database import DjangoEnvironment
     from temporalex_django.testing.environment import Environment
     from temporalex_django.testing.schedules import EnvironmentSchedules
 
@@ -401,194 +389,6 @@ def _run_coroutine(coroutine: Any) -> Any:
     return value
 
 
-# --- environment host -------------------------------------------------------------------------------------------------
-#
-# The hosts of a ``DjangoEnvironment``, which give operations their storage, engine, clock and ids.
-#
-# One host is for the handles of the environment, and one for the application under test. Both use the virtual clock and
-# the environment's engine, and the environment does the work that operations leave.
-
-
-_EPOCH = datetime.fromtimestamp(0, tz=timezone.get_fixed_timezone(0))
-#: Nanoseconds between two ids that are drawn at one time of the virtual clock, so that ids keep their order.
-_BETWEEN_IDS = 1_000
-_entered_environments: list[DjangoEnvironment] = []
-
-
-def _call_in_application(callback: Callable[[], None]) -> None:
-    """Call an ``on_commit`` callback, such as a sender of Django signals, as code of the application under test."""
-    with use_host(None):
-        callback()
-
-
-class EnvironmentStorage(DjangoStorage):
-    """The database storage for code inside a test's transaction, which never commits.
-
-    The end of a ``transaction()`` block counts as a commit: the callbacks of ``on_commit`` are called then.
-    """
-
-    @contextmanager
-    def transaction(self, site: str = "") -> Iterator[None]:
-        with commit_point(self.alias), super().transaction(site):
-            yield
-
-    def join_transaction(self) -> AbstractContextManager[None]:
-        # Nothing else writes in the transaction of a test, so an error there is one of the test in any case.
-        return nullcontext() if connections[self.alias].in_atomic_block else super().join_transaction()
-
-    def on_commit(self, callback: Callable[[], None]) -> None:
-        # Inside the test's own blocks alone, Django would keep the callback until a commit that never comes.
-        if has_open_transaction(self.alias):
-            super().on_commit(partial(_call_in_application, callback))
-        else:
-            call_robustly(partial(_call_in_application, callback))
-
-
-class ApplicationHost(OperationHost):
-    """The host of the application under test.
-
-    It gives operations the storage, the engine and the clock of an environment. Requests of the application run turns,
-    as those of a web process do.
-    """
-
-    # The functions of schedules see what the test has written, and has not committed.
-    limits_functions = False
-    # The environment has a clock of its own, which a cluster does not follow.
-    backend = TABLES
-
-    def __init__(self, env: DjangoEnvironment) -> None:
-        self._env = env
-
-    def storage(self, alias: str | None = None) -> DjangoStorage:
-        if alias is None or alias == self._env.storage.alias:
-            return EnvironmentStorage(alias, clock=self._env.now)
-        return super().storage(alias)
-
-    def engine(self, alias: str) -> WorkflowEngine | None:
-        return self._env.engine if alias == self._env.storage.alias else None
-
-    def in_transaction(self, alias: str) -> bool:
-        """Return True if the application has a transaction open on the database ``alias``.
-
-        The blocks of a ``TestCase`` do not count.
-        """
-        return has_open_transaction(alias)
-
-    def run_pending(self) -> None:
-        """Do all work that is due, as the workers of the application would."""
-        # Activities run code of the application, whose operations belong to the host of the application.
-        with use_host(None):
-            self._env.work()
-
-    def find_class(self, chain_id: UUID, workflow: str, version: int) -> type[Workflow]:
-        return self._env.class_of(chain_id, workflow, version)
-
-    def find_workflow(self, name: str) -> type[Startable]:
-        workflow: type[Startable] | None = self._env.schedules.workflows.get(name)
-        if workflow is None:
-            return super().find_workflow(name)
-        return workflow
-
-    def record_start(self, chain_id: UUID, workflow: type[Workflow]) -> None:
-        self._env.remember_class(chain_id, workflow)
-
-    def record_turn(self, report: TurnReport) -> None:
-        self._env.note(report)
-
-
-class HandleHost(ApplicationHost):
-    """The host of the environment's own handles, on which operations only write; the environment runs all turns.
-
-    So the order of turns never varies. Business ids, seeds and suffixes come from the environment, so that a test gives
-    the same history every time.
-    """
-
-    runs_turns = False
-    # A test of a workflow sees what the run makes of a wrong input.
-    checks_input = False
-    has_random_ids = False
-
-    def in_transaction(self, alias: str) -> bool:
-        """Return False, so that an operation waits for its outcome although the test has a transaction open.
-
-        In production such a wait would be in vain. Here the environment works inside the same transaction.
-        """
-        del alias
-        return False
-
-    def generate_id(self, workflow: type[Workflow]) -> str:
-        return self._env.generate_id(workflow)
-
-    def new_seed(self) -> int | None:
-        return self._env.new_seed()
-
-    def random_suffix(self) -> str:
-        return self._env.random_suffix()
-
-
-@contextmanager
-def run_application(env: DjangoEnvironment) -> Iterator[None]:
-    """Return a context manager in whose block the application (views, receivers, activities) runs on the environment.
-
-    Raises ``TemporalexError`` where another environment is entered.
-    """
-    if _entered_environments:
-        raise TemporalexError("another DjangoEnvironment is already entered: the application runs on one at a time")
-    _entered_environments.append(env)
-    try:
-        with ExitStack() as stack:
-            stack.enter_context(replace_host(ApplicationHost(env)))
-            stack.enter_context(_virtual_now(env))
-            stack.enter_context(ids.use_clock(_id_clock(env)))
-            yield
-    finally:
-        _entered_environments.remove(env)
-
-
-def is_entered(env: DjangoEnvironment) -> bool:
-    """Return True if the application runs on this environment now, inside ``with env:``."""
-    return env in _entered_environments
-
-
-def _id_clock(env: DjangoEnvironment) -> Callable[[], int]:
-    """Return a clock in nanoseconds, which follows the virtual clock, to make run ids, which begin with the time."""
-    id_counter = count(1)
-
-    # In integers: a float of seconds has too few digits for nanoseconds.
-    def time_ns() -> int:
-        elapsed = env.clock - _EPOCH
-        micros = (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds
-        return micros * 1_000 + next(id_counter) * _BETWEEN_IDS
-
-    return time_ns
-
-
-@contextmanager
-def _virtual_now(env: DjangoEnvironment) -> Iterator[None]:
-    """Return a context manager in whose block ``django.utils.timezone.now`` returns the virtual clock.
-
-    ``now`` calls ``datetime.now`` of its module. Replacing that name also works for code that imported ``now``.
-    """
-
-    # The stand-in is a subclass, so real datetimes must still pass isinstance checks against it.
-    class VirtualDatetimeType(type):
-        def __instancecheck__(cls, value: object) -> bool:
-            return isinstance(value, datetime)
-
-    class VirtualDatetime(datetime, metaclass=VirtualDatetimeType):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> Any:
-            local_time = env.clock.astimezone(tz)
-            return local_time if tz is not None else local_time.replace(tzinfo=None)
-
-    module: Any = timezone
-    original_datetime, module.datetime = module.datetime, VirtualDatetime
-    try:
-        yield
-    finally:
-        module.datetime = original_datetime
-
-
 # --- handles ----------------------------------------------------------------------------------------------------------
 #
 # The handles of the test environments, and the updates that they send.
@@ -703,68 +503,3 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
         ``name`` may be the function that handles it. ``id`` is its message id; without one it is generated.
         """
         return self.env.backend.send_update(self._address, name, args, id=id, by=by)
-
-
-# --- commit hooks -----------------------------------------------------------------------------------------------------
-#
-# Calls of ``on_commit`` callbacks in tests, at the points where a worker would commit.
-#
-# The transaction around a ``TestCase`` never commits, so Django itself does not call them.
-
-
-logger = logging.getLogger("temporalex_django.testing")
-
-#: Django sets this attribute on the ``atomic`` blocks of a ``TestCase``.
-_TEST_MARK = "_from_testcase"
-
-
-def has_open_transaction(alias: str) -> bool:
-    """Return True if a transaction is open on the database ``alias``.
-
-    Those that a ``TestCase`` opens around a test and its class do not count.
-    """
-    return any(not _is_test_block(block) for block in connections[alias].atomic_blocks)
-
-
-def hide_savepoint(alias: str) -> None:
-    """Hide the innermost savepoint on the database ``alias``, so that code inside it sees no open transaction."""
-    blocks = connections[alias].atomic_blocks
-    if blocks:
-        setattr(blocks[-1], _TEST_MARK, True)
-
-
-@contextmanager
-def commit_point(alias: str) -> Iterator[None]:
-    """Return a context manager that calls the ``on_commit`` callbacks of its block at the end of the block.
-
-    Does nothing while a transaction is open around the block. An error of a callback is raised, unless the callback was
-    registered with ``robust=True``. Callbacks that were registered before the block stay registered:
-    ``captureOnCommitCallbacks`` finds them.
-    """
-    connection = connections[alias]
-    if has_open_transaction(alias):
-        yield
-        return
-    hook_count = len(connection.run_on_commit)
-    yield
-    # Callbacks are code of the application, whatever operation has registered them.
-    with use_host(None):
-        while len(connection.run_on_commit) > hook_count:
-            # An entry is (savepoint ids, callback, robust). Read the list each time: a callback may register others.
-            hook: Sequence[Any] = connection.run_on_commit.pop(hook_count)
-            if hook[2]:
-                call_robustly(hook[1])
-            else:
-                hook[1]()
-
-
-def call_robustly(callback: Callable[[], object]) -> None:
-    """Call the callback, and log an error that it raises."""
-    try:
-        callback()
-    except Exception as exc:  # noqa: BLE001 - the data is committed already
-        logger.error("a callback after a commit failed: %s", error_line(exc))
-
-
-def _is_test_block(block: object) -> bool:
-    return bool(getattr(block, _TEST_MARK, False))

@@ -40,7 +40,7 @@ class ActivityProcess:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         env["DJANGO_SETTINGS_MODULE"] = settings.SETTINGS_MODULE
         self.popen = subprocess.Popen(
-            [sys.executable, "-m", "temporalex_django.workers.attempts"],
+            [sys.executable, "-m", "temporalex_django.workers.activity_process"],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -10,11 +10,9 @@ configures. Beside them it runs processes that advance workflows. Turns never go
 
 from __future__ import annotations
 
-import faulthandler
 import logging
 import mmap
 import os
-import signal
 import struct
 import subprocess
 import sys
@@ -23,7 +21,6 @@ import time
 from multiprocessing import process, util
 from typing import Any
 
-import django
 from django.conf import settings as django_settings
 from django.db import connections
 from django_q.brokers import Broker as BaseBroker
@@ -33,7 +30,7 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.failures import error_line
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
-from temporalex_django.liveness.guardian import EventSetter, WorkerGuardian, die_with_parent
+from temporalex_django.liveness.guardian import WorkerGuardian
 from temporalex_django.liveness.process_identity import identity_of
 
 log = logging.getLogger("temporalex_django.workers")
@@ -213,58 +210,6 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-# --- worker process ---------------------------------------------------------------------------------------------------
-#
-# One worker of a django-q2 cluster.
-#
-# It is run as ``python -m temporalex_django.workers.q2.broker PID``, with the pid of the pusher that starts it.
-
-
-def main(parent: int) -> None:
-    """Advance workflows until SIGTERM comes, or until the process is too old or takes too much memory.
-
-    Then it returns and the process ends. ``parent`` is the pid of the pusher: the process ends at once with it.
-    """
-    die_with_parent(parent)
-    stop = threading.Event()
-    signal.signal(signal.SIGTERM, EventSetter(stop).trigger)
-    faulthandler.enable()
-    django.setup()
-    from temporalex_django.workers.loop import WorkerLoop  # noqa: PLC0415 - when the apps are there
-
-    threading.Thread(target=_watch, args=[stop], name="temporalex-watch", daemon=True).start()
-    WorkerLoop(kind="q2").run(stop)
-
-
-def _watch(stop: threading.Event) -> None:
-    """Wait until the worker is too old or takes too much memory, then set ``stop``; the function of a thread."""
-    from temporalex_django.conf import get_settings  # noqa: PLC0415 - when the apps are there
-
-    settings, started_at = get_settings(), time.monotonic()
-    while not stop.wait(policy.Q2_LOOK_SECONDS):
-        if settings.WORKER_MAX_SECONDS is not None and time.monotonic() - started_at > settings.WORKER_MAX_SECONDS:
-            reason = f"it is older than {settings.WORKER_MAX_SECONDS:g} s"
-        elif settings.WORKER_MAX_MEMORY_MB is not None and _memory_mb() > settings.WORKER_MAX_MEMORY_MB:
-            reason = f"it uses more than {settings.WORKER_MAX_MEMORY_MB} MB"
-        else:
-            continue
-        log.info("this worker retires: %s", reason)
-        stop.set()
-
-
-def _memory_mb() -> float:
-    """Return the resident memory of this process in megabytes; 0.0 where the system does not report it."""
-    try:
-        with open("/proc/self/statm") as file:  # noqa: PTH123 - five times a second
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
-    except OSError:
-        return 0.0
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
-
-
 # --- worker processes -------------------------------------------------------------------------------------------------
 #
 # The workers of a django-q2 cluster: processes that its pusher starts, replaces and ends.
@@ -386,5 +331,5 @@ def _spawn_worker() -> subprocess.Popen[bytes]:
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }
     options = [*(f"-W{option}" for option in sys.warnoptions), *(f"-X{name}" for name in sys._xoptions)]  # noqa: SLF001
-    command = [sys.executable, *options, "-m", "temporalex_django.workers.q2.broker", str(os.getpid())]
+    command = [sys.executable, *options, "-m", "temporalex_django.workers.q2.worker_process", str(os.getpid())]
     return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)  # noqa: S603

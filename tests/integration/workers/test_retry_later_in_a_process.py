@@ -11,7 +11,7 @@ import pytest
 
 from temporalex_django import RetryLater, activity, activity_context
 from temporalex_django.core.failures import describe
-from temporalex_django.workers import attempts, processes
+from temporalex_django.workers import activity_process, processes
 from tests.support.nasty import ERRORS
 
 pytestmark = pytest.mark.django_db
@@ -49,7 +49,7 @@ def call(*args: Any, previous: Any = None, name: str = "test.asks_in_a_process")
     }
     message = {"activity": name, "args": args, "kwargs": {}, "context": context}
     calls: Any = SimpleNamespace(cancelled=False)
-    answer = attempts._run_call(json.loads(json.dumps(message)), calls, lambda **_: None)
+    answer = activity_process._run_call(json.loads(json.dumps(message)), calls, lambda **_: None)
     return processes._decode_result(json.loads(json.dumps(answer)))
 
 

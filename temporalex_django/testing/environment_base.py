@@ -30,7 +30,7 @@ from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import WorkflowClosed, WorkflowDefinitionError, WorkflowNotFound
 from temporalex_django.graph.projection import Projections
-from temporalex_django.testing import pytest_plugin
+from temporalex_django.testing import plugin_hooks
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.requests import StartRequest
@@ -132,7 +132,7 @@ class EnvironmentBase(ABC):
         self._drive_lock = threading.RLock()
         self.crashes: list[str] = []  # points at which a worker died, see ``crash_at``
         self._crash_points: dict[str, int] = {}
-        for listener in pytest_plugin.listeners:
+        for listener in plugin_hooks.listeners:
             listener(self)
 
     # -- the host that runs workflow code ------------------------------------------------------------------------------

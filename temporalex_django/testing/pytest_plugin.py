@@ -7,10 +7,12 @@ test, for example a test that changes code under a run on purpose.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+
+from temporalex_django.testing.plugin_hooks import listeners
 
 _ENVIRONMENTS = pytest.StashKey[list[Any]]()
 _FAILED = pytest.StashKey[bool]()
@@ -107,15 +109,3 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
     if error is not None:
         raise error
     return result
-
-
-# --- plugin hooks -----------------------------------------------------------------------------------------------------
-#
-# Listeners that are called with each new test environment.
-#
-# They have a module of their own so that the pytest plugin can register one without importing the environments. A suite
-# that has no environments then pays nothing.
-
-
-#: Each is called with the new environment, while the environment is being constructed.
-listeners: list[Callable[[Any], None]] = []

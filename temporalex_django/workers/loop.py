@@ -35,12 +35,11 @@ from temporalex_django.liveness.health import activity_threads
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.liveness.recovery import release_activities
 from temporalex_django.workers.admission import Admission, all_queues, run_queues
-from temporalex_django.workers.attempts import Quarantine
 from temporalex_django.workers.background_thread import next_pause, retry_until_available
 from temporalex_django.workers.cluster import ClusterPoller
 from temporalex_django.workers.maintenance import Maintenance, handover_threads, send_batch
 from temporalex_django.workers.polling import Poller, PollParts, PollResult, SingleRuns, TaskIntake
-from temporalex_django.workers.pool import InlinePool, Pool
+from temporalex_django.workers.pool import InlinePool, Pool, Quarantine
 from temporalex_django.workers.turn_runner import TurnHandover, TurnRunner
 
 if TYPE_CHECKING:

@@ -33,8 +33,8 @@ from temporalex_django.liveness.recovery import block_run
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder
 from temporalex_django.workers.admission import Admission, select_fairly
-from temporalex_django.workers.attempts import Quarantine, announce_result
-from temporalex_django.workers.pool import Pool
+from temporalex_django.workers.attempts import announce_result
+from temporalex_django.workers.pool import Pool, Quarantine
 from temporalex_django.workers.turn_runner import TurnHandover, TurnRunner
 
 log = logging.getLogger("temporalex_django.workers")

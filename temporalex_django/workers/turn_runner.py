@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from temporalex_django.engine.turn import WorkflowEngine
     from temporalex_django.liveness.leases import WorkerRow
     from temporalex_django.workers.admission import Admission
-    from temporalex_django.workers.attempts import Quarantine
+    from temporalex_django.workers.pool import Quarantine
 
 
 class TurnRunner:

@@ -21,10 +21,10 @@ from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.models import ActivityTask, Instance, Limit
 from temporalex_django.operations.fleet.stats import queue_figures
 from temporalex_django.workers.admission import Admission
-from temporalex_django.workers.attempts import Attempt, Quarantine
+from temporalex_django.workers.attempts import Attempt
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from temporalex_django.workers.polling import Poller
-from temporalex_django.workers.pool import InlinePool
+from temporalex_django.workers.pool import InlinePool, Quarantine
 from tests.app.crowds import often, seldom
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("unhurried")]

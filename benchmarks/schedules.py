@@ -18,7 +18,7 @@ def run(count: int) -> dict[str, Any]:
     from django.utils import timezone
 
     from temporalex_django.models import Instance, Schedule, ScheduleSlot
-    from temporalex_django.operations.schedules.operations import has_due
+    from temporalex_django.operations.schedules.fire import has_due
 
     now = timezone.now()
     values = {

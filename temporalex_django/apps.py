@@ -142,7 +142,7 @@ def _sync_schedules(*, using: str, **options: Any) -> None:
     In a test database it does nothing, so that tests begin without schedules; ``drain(schedules=True)`` makes them.
     """
     from temporalex_django.models import Schedule  # noqa: PLC0415 - it needs the models
-    from temporalex_django.operations.schedules.store import sync_schedules  # noqa: PLC0415 - it needs the models
+    from temporalex_django.operations.schedules.sync import sync_schedules  # noqa: PLC0415 - it needs the models
 
     del options
     # Django's test runner and pytest-django replace the outbox before they create the databases.
@@ -187,13 +187,13 @@ def _run_bulk_jobs(alias: str) -> bool:
 
 
 def _has_due_schedules(alias: str) -> bool:
-    from temporalex_django.operations.schedules.operations import has_due  # noqa: PLC0415 - it needs the models
+    from temporalex_django.operations.schedules.fire import has_due  # noqa: PLC0415 - it needs the models
 
     return has_due(alias)
 
 
 def _fire_due_schedules(alias: str) -> bool:
-    from temporalex_django.operations.schedules.operations import fire_due  # noqa: PLC0415 - it needs the models
+    from temporalex_django.operations.schedules.fire import fire_due  # noqa: PLC0415 - it needs the models
 
     return fire_due(alias)
 

@@ -198,7 +198,7 @@ def check_schedules(databases: Sequence[str] | None = None, **_: Any) -> list[Ch
         return []
     if unapplied_migrations(alias):
         return []
-    from temporalex_django.operations.schedules.store import schedule_differences  # noqa: PLC0415 - needs the models
+    from temporalex_django.operations.schedules.sync import schedule_differences  # noqa: PLC0415 - needs the models
 
     return [Warning(difference.text, id="temporalex_django.W013") for difference in schedule_differences(alias)]
 

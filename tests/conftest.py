@@ -162,7 +162,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["libpq", "plain"] if os.environ.get("TEST_DB") == "postgres" else ["sqlite"])
 def each_wire(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways in which statements reach PostgreSQL (``db.dialects.postgres_wire``), one after the other."""
+    """Both ways in which statements reach PostgreSQL (``db.dialects.libpq``), one after the other."""
     if request.param != "sqlite":
         from tests.support.wires import use_wire
 

@@ -125,7 +125,7 @@ class BackendFilter(ChoicesFilter):
 class RunListFilter(admin.SimpleListFilter):
     """Base class of list filters of runs that use the query of a filter which REST and the commands have, too.
 
-    The class argument ``row`` is the name of that filter in ``authoring.run_tables.run_filters.RUN_FILTERS``.
+    The class argument ``row`` is the name of that filter in ``authoring.run_filters.RUN_FILTERS``.
     """
 
     def __init_subclass__(cls, *, row: str, **kwargs: Any) -> None:

@@ -689,7 +689,7 @@ class VisibleState(NamedTuple):
     - ``search_attributes``: in stored form.
     - ``human_tasks``: those that are open.
     - ``four_eyes``: the part of the snapshot of its next run that is about people, or None; see
-      ``core.people.four_eyes``.
+      ``core.human_tasks``.
     """
 
     status: str

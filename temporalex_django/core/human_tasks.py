@@ -99,7 +99,7 @@ class HumanTaskSpec:
       ``perm:<app.codename>``. Without any, ``DEFAULT_CANDIDATE`` applies.
     - ``remind`` is the time between two reminders in seconds, of which there are at most ``MAX_REMINDERS``.
     - ``escalate_after`` is the time in seconds after which ``escalation_candidates`` may decide as well.
-    - ``four_eyes`` is a scope of ``core.people.four_eyes``.
+    - ``four_eyes`` is a scope of ``core.human_tasks``.
     - ``shows`` is the plain data that people decide about; None means nothing but the title.
     - ``label`` is the name of the task in errors.
     """

@@ -100,7 +100,7 @@ class StorageSession:
         """Open a transaction of the alias, or a savepoint if one is open.
 
         On SQLite the writer lock is taken at once. ``site`` names the place for tests that end the process there (see
-        ``core.crash_points``); "" has no such place.
+        ``core.process``); "" has no such place.
         """
         connection, outer = connections[self.alias], (self._own_connection, self._exit_stack)
         outermost = not connection.in_atomic_block

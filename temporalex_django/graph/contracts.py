@@ -1,7 +1,7 @@
 """The contracts of an engine: a storage keeps instances, and a runner executes their steps.
 
-Workflows and steps depend on neither. Memory (``graph.standalone.memory``, ``graph.standalone.local_runner``) and
-Django (``db.graphs.graph_storage``, ``operations.graph_runner``) implement both contracts. One module of tests checks
+Workflows and steps depend on neither. Memory (``graph.local_runner``, ``graph.local_runner``) and
+Django (``db.graph_storage``, ``operations.graph_runner``) implement both contracts. One module of tests checks
 them all.
 """
 

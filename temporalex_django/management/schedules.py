@@ -46,7 +46,7 @@ from temporalex_django.operations.schedules.operations import (
     range_time,
     visible_schedules,
 )
-from temporalex_django.operations.schedules.store import ScheduleDifference, schedule_differences
+from temporalex_django.operations.schedules.sync import ScheduleDifference, schedule_differences
 
 _DEFAULT_LIMIT, _PAGE_SIZE, _SHOWN_FIRES, _DEFAULT_RATE = 50, 200, 5, 60
 

@@ -198,7 +198,7 @@ def list_runs(
     """Yield ``(business id, chain id)`` of the current runs of a class that match ``filters``.
 
     ``filters`` has the values of the filters by name, and the order as ``order``; see
-    ``authoring.run_tables.run_filters``. Only runs that the user ``by`` may see are yielded; None means code, which
+    ``authoring.run_filters``. Only runs that the user ``by`` may see are yielded; None means code, which
     sees all. They are read in pages of 500. Raises ``ActionNotPermitted`` at once if the user may not look at runs.
     """
     access.require_access(by, access.VIEW, alias=storage.alias)

@@ -68,8 +68,10 @@ from temporalex_django.operations.human_tasks import inbox
 from temporalex_django.operations.read import describe
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.update import SendUpdate
-from temporalex_django.operations.schedules.operations import PauseSchedule, TriggerSchedule, UnpauseSchedule, fire_due
-from temporalex_django.operations.schedules.store import put_declaration, slot_of, sync_schedules
+from temporalex_django.operations.schedules.fire import fire_due
+from temporalex_django.operations.schedules.operations import PauseSchedule, TriggerSchedule, UnpauseSchedule
+from temporalex_django.operations.schedules.store import slot_of
+from temporalex_django.operations.schedules.sync import put_declaration, sync_schedules
 from temporalex_django.testing.engine_environment import TURN_LIMIT, EngineEnvironment
 from temporalex_django.testing.environment_base import EPOCH, EnvironmentHandle, EnvironmentUpdate
 from temporalex_django.testing.environment_host import (

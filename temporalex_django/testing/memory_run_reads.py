@@ -269,7 +269,7 @@ class MemoryListedRun(ListedRun):
 def list_runs(storage: MemoryRunStorage, filters: Mapping[str, Any]) -> Iterator[tuple[str, UUID]]:
     """Yield ``(business id, chain id)`` of each current run that matches, in the order that ``filters`` names.
 
-    ``filters`` maps names of ``authoring.run_tables.run_filters.RUN_FILTERS`` to checked values.
+    ``filters`` maps names of ``authoring.run_filters.RUN_FILTERS`` to checked values.
     """
     chains = {chain.run_id: chain for chain in storage.chains.values()}
     current_runs = (

@@ -1,4 +1,4 @@
-"""Every transaction of workers has a name in ``core.crash_points``, and every name is one of a transaction."""
+"""Every transaction of workers has a name in ``core.process``, and every name is one of a transaction."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def next_run_snapshot(events: Iterable[HistoryEvent]) -> dict[str, Any]:
     """Return who started a chain and who may not decide in it, for the run that continues after these events.
 
     The result is a part of the snapshot: the data with which the next run starts besides its input. See
-    ``core.people.four_eyes``.
+    ``core.human_tasks``.
     """
     snapshot: dict[str, Any] | None = None
     deciders: dict[str, None] = {}

@@ -131,7 +131,7 @@ def build_copy_mark(
 
     ``mode`` is "reset" or "fork". The run ``run_id`` continues the run ``source_run_id`` after its activation
     ``activation``; ``id`` and ``parent`` are those of the new run. If ``snapshot`` excludes users
-    (``core.people.four_eyes``), the mark has them under "excluded".
+    (``core.human_tasks``), the mark has them under "excluded".
 
     If somebody edited inputs, the caller adds "edited": a dict by command number whose values are ``EditedInput``.
     """

@@ -47,7 +47,7 @@ class RunStorage(Protocol):
     def transaction(self, site: str = "") -> AbstractContextManager[None]:
         """Open a transaction, or a savepoint if one is open; an error rolls it back.
 
-        ``site`` is a name for tests that end the process there: see ``core.crash_points``.
+        ``site`` is a name for tests that end the process there: see ``core.process``.
         """
 
     def savepoint(self) -> AbstractContextManager[None]:

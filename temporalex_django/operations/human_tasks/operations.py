@@ -281,7 +281,7 @@ def mark_nobody_left(*tasks: HumanTask, with_permissions: bool = True) -> Sequen
     """Set ``nobody_left`` and ``absent`` on each task, and return the tasks.
 
     ``nobody_left`` is True if four eyes exclude everybody who could decide the task. ``absent`` are those whom it asks,
-    if none of them is there. Users and groups are read once for all tasks; see ``db.people.deciders``. Each permission
+    if none of them is there. Users and groups are read once for all tasks; see ``db.human_tasks``. Each permission
     costs a further read, unless ``with_permissions`` is False.
     """
     undecidable_ids = undecidable_tasks(tasks, alias=storage().alias)

@@ -1,6 +1,6 @@
 """Lists of runs: filters, orders and annotations.
 
-The queries of the filters of runs: one for each row of ``authoring.run_tables.run_filters.RUN_FILTERS``.
+The queries of the filters of runs: one for each row of ``authoring.run_filters.RUN_FILTERS``.
 
 Each function takes a queryset of runs and returns a restricted one. None of them reads anything, except that
 ``stuck_runs`` reads the workers, and ``with_cause`` the keys of a group. Columns of runs that turns rewrite have no
@@ -152,7 +152,7 @@ def _switched_off_names(kind: str, alias: str) -> QuerySet[Any]:
 def waiting_for(runs: Runs, kind: str) -> Runs:
     """Return the open runs that wait for something of this kind, by an index that keeps the order of the runs.
 
-    ``kind`` is one of ``authoring.run_tables.run_filters.WAIT_KINDS``, such as "signal" or "activity".
+    ``kind`` is one of ``authoring.run_filters.WAIT_KINDS``, such as "signal" or "activity".
     """
     # Activities have rows. Runs that only call activities are the fastest ones, so their turns mark nothing.
     if kind in AWAITED_KINDS:
@@ -332,7 +332,7 @@ def with_version(runs: Runs, version: int) -> Runs:
     return runs.alias(of_version=Coalesce("version", 0)).filter(of_version=version)
 
 
-#: Queries by the names of ``authoring.run_tables.run_filters.RUN_FILTERS``.
+#: Queries by the names of ``authoring.run_filters.RUN_FILTERS``.
 FILTERS: Mapping[str, Callable[[Runs, Any], Runs]] = {
     "id": lambda runs, value: runs.filter(workflow_id=value),
     "status": with_status,
@@ -357,7 +357,7 @@ FILTERS: Mapping[str, Callable[[Runs, Any], Runs]] = {
 def apply_filters(runs: Runs, filters: Mapping[str, Any]) -> Runs:
     """Return the runs for which all filters hold.
 
-    ``filters`` has validated values by the name of the filter, as ``authoring.run_tables.run_filters.check_filters``
+    ``filters`` has validated values by the name of the filter, as ``authoring.run_filters.check_filters``
     returns them.
     """
     for name, value in filters.items():
@@ -391,7 +391,7 @@ Place = tuple[Any, UUID]
 #: Ids to fetch at once where ids are the order; in other orders a quarter of this. For a limit of a hundred, PostgreSQL
 #: would read in the order and expect to meet matches soon. Without a limit it would read everything.
 FETCH_SIZE: Final = 1000
-#: Column that is the place of a row, by the names of ``authoring.run_tables.run_filters.ORDER_PLACES``.
+#: Column that is the place of a row, by the names of ``authoring.run_filters.ORDER_PLACES``.
 _COLUMNS: Mapping[str, str] = {"started": "pk", "closed": "closed_at", "due": "goes_on_at"}
 #: Ranges of time that are searched first for closed runs. In PostgreSQL, the index on ``closed_at`` (BRIN) knows only
 #: ranges of pages.

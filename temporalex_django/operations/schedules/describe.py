@@ -29,13 +29,8 @@ from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.fleet.stats import LiveWorkers
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
 from temporalex_django.operations.schedules.operations import visible_schedules
-from temporalex_django.operations.schedules.store import (
-    backfill_of,
-    require_readable,
-    schedule_differences,
-    slot_of,
-    table_of,
-)
+from temporalex_django.operations.schedules.store import backfill_of, require_readable, slot_of, table_of
+from temporalex_django.operations.schedules.sync import schedule_differences
 from temporalex_django.present.view_models import ScheduleProblem
 
 #: Slots that a description has.

@@ -21,9 +21,9 @@ from temporalex_django.models import Instance, OperatorAction, ScheduleSlot
 from temporalex_django.models import Schedule as ScheduleRow
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
-from temporalex_django.operations.schedules.operations import fire_due
+from temporalex_django.operations.schedules.fire import fire_due
 from temporalex_django.operations.schedules.save import SaveSchedule
-from temporalex_django.operations.schedules.store import put_declaration
+from temporalex_django.operations.schedules.sync import put_declaration
 from tests.support.client_flows import Sleepy, Typed, drain
 
 pytestmark = pytest.mark.django_db

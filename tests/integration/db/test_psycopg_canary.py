@@ -1,6 +1,6 @@
 """A canary for new versions of psycopg: it says which of the internals that the wire uses has changed.
 
-Where it fails with a newer psycopg: correct ``postgres_wire/libpq.py``, run ``test_postgres_wire.py`` and the tests of
+Where it fails with a newer psycopg: correct ``db/dialects/libpq.py``, run ``test_postgres_wire.py`` and the tests of
 ``each_wire`` on the new version, then raise ``TESTED_VERSIONS`` and the bound in ``pyproject.toml``.
 """
 
@@ -70,7 +70,7 @@ def test_the_internals_that_the_wire_uses_are_there() -> None:
     connection.ensure_connection()
     changed = [what for what, unchanged in internals().items() if not unchanged]
 
-    assert changed == [], f"psycopg {psycopg.__version__} has changed what postgres_wire/libpq.py uses"
+    assert changed == [], f"psycopg {psycopg.__version__} has changed what db/dialects/libpq.py uses"
 
 
 def test_this_psycopg_was_tested() -> None:

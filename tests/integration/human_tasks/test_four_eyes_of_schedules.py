@@ -17,7 +17,7 @@ from temporalex_django.authoring.schedules.specs import parse_specs
 from temporalex_django.models import Chain, Instance
 from temporalex_django.models import Schedule as ScheduleRow
 from temporalex_django.operations.base import CODE, Actor
-from temporalex_django.operations.schedules import operations
+from temporalex_django.operations.schedules import fire
 from temporalex_django.operations.schedules.definition import KEPT, ScheduleDefinition
 from temporalex_django.operations.schedules.operations import (
     BackfillSchedule,
@@ -26,7 +26,7 @@ from temporalex_django.operations.schedules.operations import (
     UnpauseSchedule,
 )
 from temporalex_django.operations.schedules.save import SaveSchedule
-from temporalex_django.operations.schedules.store import sync_schedules
+from temporalex_django.operations.schedules.sync import sync_schedules
 from temporalex_django.testing import drain
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -73,7 +73,7 @@ def save(user: Any, *, create: bool = False, **values: Any) -> None:
 
 
 def fire_all() -> None:
-    while operations.fire_due("default"):
+    while fire.fire_due("default"):
         pass
     drain()
 

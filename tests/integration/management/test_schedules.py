@@ -15,7 +15,7 @@ from temporalex_django.management import outputs
 from temporalex_django.models import OperatorAction, Schedule, ScheduleSlot
 from temporalex_django.operations.schedules.definition import parse_definition
 from temporalex_django.operations.schedules.save import SaveSchedule
-from temporalex_django.operations.schedules.store import sync_schedules
+from temporalex_django.operations.schedules.sync import sync_schedules
 from tests.integration.management.test_commands import Keyboard, fits, golden, plain
 from tests.support.client_flows import Basket
 from tests.support.commands import shell, transcript

@@ -32,7 +32,7 @@ from temporalex_django.models import Instance, OperatorAction, ScheduleSlot
 from temporalex_django.models import Schedule as ScheduleRow
 from temporalex_django.operations.base import CODE, Actor
 from temporalex_django.operations.fleet import switches
-from temporalex_django.operations.schedules import operations
+from temporalex_django.operations.schedules import fire
 from temporalex_django.operations.schedules.definition import KEPT, ScheduleDefinition, hanging_functions
 from temporalex_django.operations.schedules.describe import describe_schedule, describe_schedules
 from temporalex_django.operations.schedules.operations import (
@@ -47,7 +47,7 @@ from temporalex_django.operations.schedules.operations import (
     visible_schedules,
 )
 from temporalex_django.operations.schedules.save import SaveSchedule
-from temporalex_django.operations.schedules.store import schedule_differences, sync_schedules
+from temporalex_django.operations.schedules.sync import schedule_differences, sync_schedules
 from temporalex_django.testing import drain
 from temporalex_django.workers.loop import WorkerLoop
 from temporalex_django.workers.maintenance import Maintenance
@@ -147,7 +147,7 @@ def make_due(name: str = "report", slots: int = 1) -> datetime:
 
 def fire_all() -> None:
     """A worker fires what is due."""
-    while operations.fire_due("default"):
+    while fire.fire_due("default"):
         pass
 
 
@@ -219,7 +219,7 @@ def test_idle_schedules_cost_one_read(django_assert_num_queries: Any) -> None:
     save()
 
     with django_assert_num_queries(1):
-        assert not operations.has_due("default")
+        assert not fire.has_due("default")
 
 
 def test_a_waiting_slot_starts_when_the_run_before_has_closed() -> None:
@@ -228,10 +228,10 @@ def test_a_waiting_slot_starts_when_the_run_before_has_closed() -> None:
     fire_all()
     assert outcomes() == [("started", ""), ("waiting", "overlap")]
     ScheduleRow.objects.update(next_at=timezone.now() + HOUR)
-    assert not operations.has_due("default")
+    assert not fire.has_due("default")
 
     StoredWait.handle(ScheduleSlot.objects.earliest("at").workflow_id).terminate(reason="enough")
-    assert operations.has_due("default")
+    assert fire.has_due("default")
     fire_all()
 
     assert outcomes() == [("started", "")] * 2
@@ -243,11 +243,11 @@ def test_a_waiting_slot_starts_once_its_schedule_allows_runs_side_by_side() -> N
     fire_all()
     ScheduleRow.objects.update(next_at=timezone.now() + HOUR, overlap=Overlap.ALLOW_ALL)
 
-    assert operations.has_due("default")
+    assert fire.has_due("default")
     fire_all()
 
     assert outcomes() == [("started", "")] * 2
-    assert not operations.has_due("default")
+    assert not fire.has_due("default")
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ def test_a_backfill_is_previewed_bounded_and_done_by_workers() -> None:
     with pytest.raises(errors.ActionNotPossible, match="in progress"):
         BackfillSchedule("report", start=start, end=end).execute()
     while ScheduleRow.objects.get().backfill is not None:
-        operations.fire_schedule(row.pk, DjangoStorage())
+        fire.fire_schedule(row.pk, DjangoStorage())
     assert outcomes() == [("started", "")] * 4
     with pytest.raises(errors.ActionNotPossible, match="nothing to do"):
         BackfillSchedule("report", start=start, end=end).execute()
@@ -458,7 +458,7 @@ def test_a_schedule_is_deleted_with_its_slots_and_its_runs_stay() -> None:
     DeleteSchedule("report").execute()
 
     assert (ScheduleRow.objects.count(), ScheduleSlot.objects.count(), Instance.objects.count()) == (0, 0, 1)
-    assert not operations.fire_schedule(1, DjangoStorage())
+    assert not fire.fire_schedule(1, DjangoStorage())
 
 
 # -- what goes wrong --------------------------------------------------------------------------------------------------
@@ -527,7 +527,7 @@ def test_a_class_that_this_worker_lacks_is_left_to_others_for_a_minute() -> None
     save()
     make_due()
     ScheduleRow.objects.update(workflow="Gone", next_at=timezone.now() - timedelta(seconds=30))
-    assert not operations.has_due("default")
+    assert not fire.has_due("default")
 
     ScheduleRow.objects.update(next_at=timezone.now() - timedelta(seconds=61))
     fire_all()
@@ -539,7 +539,7 @@ def test_a_busy_run_delays_the_schedule_that_wants_to_terminate_it_and_no_other(
     settings.TEMPORALEX = {**settings.TEMPORALEX, "UPDATE_LOCK_WAIT": 0.05}
     save(workflow=StoredWait, overlap=Overlap.TERMINATE_OTHER)
     make_due(slots=2)
-    operations.fire_schedule(ScheduleRow.objects.get().pk, DjangoStorage())
+    fire.fire_schedule(ScheduleRow.objects.get().pk, DjangoStorage())
     chain = ScheduleSlot.objects.get().chain_id
     save(name="other")
     make_due("other")
@@ -557,7 +557,7 @@ def test_a_busy_run_delays_the_schedule_that_wants_to_terminate_it_and_no_other(
     thread.start()
     held.wait(20)
     try:
-        operations.fire_due("default")
+        fire.fire_due("default")
         assert outcomes("other") == [("started", "")]
         assert outcomes() == [("started", "")]
     finally:
@@ -580,7 +580,7 @@ def test_a_schedule_that_cannot_be_read_is_postponed_and_stops_no_other() -> Non
     assert row.next_at is not None
     assert row.next_at > timezone.now()
     assert outcomes("second") == [("started", "")]
-    assert not operations.has_due("default")
+    assert not fire.has_due("default")
 
 
 def test_a_slot_that_waits_is_not_tried_in_a_circle_while_its_schedule_is_broken() -> None:
@@ -589,16 +589,16 @@ def test_a_slot_that_waits_is_not_tried_in_a_circle_while_its_schedule_is_broken
     fire_all()
     StoredWait.handle(ScheduleSlot.objects.earliest("at").workflow_id).terminate(reason="enough")
     ScheduleRow.objects.update(specs=[{"type": "calendar", "rule": "last working day 18:00", "holidays": "nobody"}])
-    assert operations.fire_due("default")
+    assert fire.fire_due("default")
 
-    assert not operations.has_due("default")
+    assert not fire.has_due("default")
     assert "nobody" in ScheduleRow.objects.get().error
 
 
 def test_a_run_that_was_reset_after_it_closed_is_open_for_the_next_slot() -> None:
     save(workflow=StoredWait)
     make_due(slots=2)
-    operations.fire_schedule(ScheduleRow.objects.get().pk, DjangoStorage())
+    fire.fire_schedule(ScheduleRow.objects.get().pk, DjangoStorage())
     handle = StoredWait.handle(ScheduleSlot.objects.get().workflow_id)
     drain()
     handle.terminate(reason="enough")

@@ -23,7 +23,8 @@ from temporalex_django.models import Chain, HistoryEvent, HumanTask, Instance, S
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks.operations import Decide
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
-from temporalex_django.operations.schedules.operations import BackfillSchedule, TriggerSchedule, fire_due
+from temporalex_django.operations.schedules.fire import fire_due
+from temporalex_django.operations.schedules.operations import BackfillSchedule, TriggerSchedule
 from temporalex_django.operations.schedules.save import SaveSchedule
 from temporalex_django.telemetry import definitions
 from temporalex_django.workers import polling

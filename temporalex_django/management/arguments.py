@@ -270,19 +270,3 @@ def _next_step(name: str) -> str:
     # Attributes belong to a class, so they need the option for the class beside them.
     needed_option = "--workflow NAME " if row.type is FilterType.ATTRIBUTES else ""
     return f"Write: {needed_option}{_option_name(name)} {row.example}."
-
-
-# --- subprocess setup -------------------------------------------------------------------------------------------------
-#
-# The setup of a worker process of a pool, before it can import models.
-#
-# This module imports no models, because a new process loads it before Django is set up.
-
-
-def set_up_django(path: list[str]) -> None:
-    """Set Django up in a new process; ``path`` is the ``sys.path`` of its parent."""
-    import django  # noqa: PLC0415 - settings are read when this runs
-
-    # A spawned interpreter has not run manage.py, which may have extended the path.
-    sys.path[:] = path
-    django.setup()

@@ -34,7 +34,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import DeadlockDetected, NondeterminismError, PayloadError, TemporalexError
 from temporalex_django.management import outputs as printing
-from temporalex_django.management.arguments import set_up_django
+from temporalex_django.management.subprocess_setup import set_up_django
 from temporalex_django.models import Instance
 from temporalex_django.operations.runs.history_action import replay_limit
 from temporalex_django.workers import app_modules

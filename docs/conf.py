@@ -50,16 +50,20 @@ nitpick_ignore_regex = [
     ("py:.*", r"(collections|datetime|uuid|django|typing|contextlib|logging|enum)\..*"),
     ("py:.*", r"([\w.]+\.)?(T\d?|R|A|P|C|\w+_co)"),
     # Overloads are shown as they are written: names that are not looked up, and halves of what has a comma.
-    ("py:class", r"(Person|Startable|StepRef|PayloadCodec|Environment|RunRow|UUID|dict\[str|Mapping\[str|tuple\[str)"),
+    (
+        "py:class",
+        r"(Person|Startable|StepRef|PayloadCodec|Environment|RunRow|UUID|dict\[str|Mapping\[str|tuple\[str|tuple\[~typing\.Any)",
+    ),
     ("py:class", r"(OnConflict|OnClosed|StartOutcome|\w+Options|Handler|UpdateFunction|_Decorator|tuple\[Any)"),
     # Types of Django under the names of their users; types that a step and a queue declare.
     ("py:class", r"(Task|TaskResult|Validator|DeclaredEvent|temporalex_django\.core\.limits\.Limits)"),
     # Names of types that say what they are: a handler, what decorates, what ``run`` promises, a route of a graph.
-    ("py:.*", r"temporalex_django\.(core\.messages\.phase\.Handler|graph\.definition\.transitions\.\w+)"),
+    ("py:.*", r"temporalex_django\.(core\.messages\.phase\.Handler|graph\.definition\.(Target|Clause))"),
     (
         "py:.*",
-        r"temporalex_django\.authoring\.(activity\.(_Decorator|\w+Options)|type_hints\.(TypedWorkflow|QueryDecorator)|start_api\.Startable)",
+        r"temporalex_django\.authoring\.(activity\.(_Decorator|\w+Options)|start_api\.(TypedWorkflow|QueryDecorator|Startable))",
     ),
+    ("py:class", r"temporalex_django\.testing\.environment_base\.RunRow"),
     ("py:.*", r"temporalex_django\.authoring\.schedules\.schedule\.(_Arguments|_Holidays)"),
 ]
 

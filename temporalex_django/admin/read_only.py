@@ -1,7 +1,4 @@
-"""Rows that are only read: background tasks, the audit log, outgoing messages.
-
-Background tasks in the admin: those that are enqueued or running, and those that have ended.
-"""
+"""Rows that are only read: background tasks, the audit log, outgoing messages."""
 
 from __future__ import annotations
 
@@ -47,6 +44,11 @@ from temporalex_django.models.fields import decode_payload
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.outgoing import DropOutgoing, SendAgain, describe_outgoing, outgoing_messages
+
+# --- background tasks -------------------------------------------------------------------------------------------------
+#
+# Background tasks in the admin: those that are enqueued or running, and those that have ended.
+
 
 _PAYLOADS = ("call_arguments", "result_text", "attempt_log")
 

@@ -1,7 +1,4 @@
-"""Workers and switches.
-
-The workers and the queues in the admin.
-"""
+"""Workers and switches."""
 
 from __future__ import annotations
 
@@ -51,6 +48,11 @@ from temporalex_django.operations.fleet.switches import (
 )
 from temporalex_django.operations.read.project_state import lost_workers
 from temporalex_django.operations.runs.control import RunDue
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+#
+# The workers and the queues in the admin.
+
 
 _MAX_ACTIVITIES = 50
 

@@ -1,7 +1,4 @@
-"""Options of activities that repeat: retries, and keys of which only one is open.
-
-The retry policy of activities, as pure functions: they say after which pause an attempt follows, if any.
-"""
+"""Options of activities that repeat: retries, and keys of which only one is open."""
 
 from __future__ import annotations
 
@@ -17,6 +14,11 @@ from temporalex_django.authoring.foreign_options import RETRY_POLICY, UNIQUE, an
 from temporalex_django.core.failures import failure_types, is_error, retry_request
 from temporalex_django.core.names import quoted, to_seconds, type_advice
 from temporalex_django.errors import InvalidId, OutsideWorkflow, WorkflowDefinitionError
+
+# --- retry ------------------------------------------------------------------------------------------------------------
+#
+# The retry policy of activities, as pure functions: they say after which pause an attempt follows, if any.
+
 
 #: Longest pause between two attempts in seconds, unless a policy allows more.
 _LONGEST = 100.0

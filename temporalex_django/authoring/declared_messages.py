@@ -1,11 +1,4 @@
-"""Messages that a workflow class declares, with their handlers.
-
-The messages that a workflow class takes, with their types, read from its source without running it.
-
-Handlers are passed where a phase is opened, inside ``run``. A form for a message needs their annotations earlier, in a
-process that may never have run the class. Messages whose names the source does not show are left out. Messages whose
-types it does not show take any JSON.
-"""
+"""Messages that a workflow class declares, with their handlers."""
 
 from __future__ import annotations
 
@@ -41,6 +34,15 @@ from temporalex_django.core.payloads.external_types import unreadable_reason
 from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
 from temporalex_django.core.results import answer_type_of
 from temporalex_django.errors import PayloadError, WorkflowDefinitionError
+
+# --- declared messages ------------------------------------------------------------------------------------------------
+#
+# The messages that a workflow class takes, with their types, read from its source without running it.
+#
+# Handlers are passed where a phase is opened, inside ``run``. A form for a message needs their annotations earlier, in
+# a process that may never have run the class. Messages whose names the source does not show are left out. Messages
+# whose types it does not show take any JSON.
+
 
 T = TypeVar("T")
 

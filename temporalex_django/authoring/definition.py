@@ -1,7 +1,4 @@
-"""Definitions of workflow classes, and what a redefinition changes.
-
-The checks of a workflow class when it is defined. All problems are reported together.
-"""
+"""Definitions of workflow classes, and what a redefinition changes."""
 
 from __future__ import annotations
 
@@ -25,6 +22,11 @@ from temporalex_django.errors import PayloadError, WorkflowDefinitionError
 if TYPE_CHECKING:
     from temporalex_django.authoring.workflow import Workflow
     from temporalex_django.core.run_context import WorkflowRuntime
+
+
+# --- definition -------------------------------------------------------------------------------------------------------
+#
+# The checks of a workflow class when it is defined. All problems are reported together.
 
 
 #: Attributes of a class that are durations: seconds, or timedeltas.

@@ -1,7 +1,4 @@
-"""Human tasks and approvals in workflow code.
-
-Human tasks as handles return them, the selection of one of them, and the check of the data of a decision.
-"""
+"""Human tasks and approvals in workflow code."""
 
 from __future__ import annotations
 
@@ -18,6 +15,10 @@ from temporalex_django.core.human_tasks import OVERDUE, HumanTaskSpec, HumanTask
 from temporalex_django.core.names import wait_seconds
 from temporalex_django.core.payloads import codec
 from temporalex_django.errors import HumanTaskClosed, HumanTaskNotFound, PayloadError, WorkflowDefinitionError
+
+# --- human tasks ------------------------------------------------------------------------------------------------------
+#
+# Human tasks as handles return them, the selection of one of them, and the check of the data of a decision.
 
 
 def form_class(path: str) -> Any:

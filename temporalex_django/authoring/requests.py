@@ -1,10 +1,4 @@
-"""Requests: a call of a handle or a start, as data for a backend.
-
-Requests of handles: a method of ``WorkflowHandle`` makes one, and the backend of its run performs it.
-
-Each method is defined once, as a function that builds the request. ``operation_method`` makes the method from it, and
-``async_method`` the method for async code.
-"""
+"""Requests: a call of a handle or a start, as data for a backend."""
 
 from __future__ import annotations
 
@@ -40,6 +34,14 @@ if TYPE_CHECKING:
     from temporalex_django.authoring.backend import Backend
     from temporalex_django.authoring.start_api import Startable
     from temporalex_django.authoring.workflow import Workflow
+
+
+# --- run request ------------------------------------------------------------------------------------------------------
+#
+# Requests of handles: a method of ``WorkflowHandle`` makes one, and the backend of its run performs it.
+#
+# Each method is defined once, as a function that builds the request. ``operation_method`` makes the method from it, and
+# ``async_method`` the method for async code.
 
 
 T = TypeVar("T")

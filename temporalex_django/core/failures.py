@@ -1,7 +1,4 @@
-"""Failures as data, and the one-line texts of errors.
-
-Errors as plain data, and back: the record that the failure of an activity, update or run leaves in the history.
-"""
+"""Failures as data, and the one-line texts of errors."""
 
 from __future__ import annotations
 
@@ -35,6 +32,11 @@ from temporalex_django.errors import (
     WorkflowNotFound,
 )
 from temporalex_django.errors.execution import HOLDS
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+#
+# Errors as plain data, and back: the record that the failure of an activity, update or run leaves in the history.
+
 
 _TRACEBACK_LINES = 40
 _MAX_LENGTH = 50_000

@@ -1,10 +1,4 @@
-"""Human tasks, approvals, and the four eyes that they may ask for.
-
-Human tasks: the decisions that a run asks people for, with their reminders, escalations and permissions.
-
-A decision is a request (see ``core.process``), which a turn judges. The open tasks are a function of the history, like
-everything in this module. Hosts keep rows of them, so that people find them.
-"""
+"""Human tasks, approvals, and the four eyes that they may ask for."""
 
 from __future__ import annotations
 
@@ -33,6 +27,14 @@ from temporalex_django.errors import (
     PayloadError,
     WorkflowDefinitionError,
 )
+
+# --- human tasks ------------------------------------------------------------------------------------------------------
+#
+# Human tasks: the decisions that a run asks people for, with their reminders, escalations and permissions.
+#
+# A decision is a request (see ``core.process``), which a turn judges. The open tasks are a function of the history,
+# like everything in this module. Hosts keep rows of them, so that people find them.
+
 
 #: Asks the host whether a word for candidates (see ``HumanTaskSpec``) includes a person. The word
 #: ``stands_in_for:<key>`` asks whether the person stands in for another one.

@@ -1,7 +1,4 @@
-"""Limits of sizes, and readable errors about values of settings.
-
-Limits: how many activities may run at a time, and how many may start within a period. All functions are pure.
-"""
+"""Limits of sizes, and readable errors about values of settings."""
 
 from __future__ import annotations
 
@@ -12,6 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from temporalex_django.core.names import is_name, quoted
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+#
+# Limits: how many activities may run at a time, and how many may start within a period. All functions are pure.
+
 
 _PERIODS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _RATE = re.compile(r"([1-9][0-9]{0,8})/([smh])")

@@ -1,7 +1,4 @@
-"""Names of workflows, activities and messages, with their aliases.
-
-Names of messages, patches and activities, in a form that every database column, log line and URL can hold.
-"""
+"""Names of workflows, activities and messages, with their aliases."""
 
 from __future__ import annotations
 
@@ -13,6 +10,11 @@ from typing import Any, cast
 from uuid import UUID
 
 from temporalex_django.errors import InvalidId, PayloadError, WorkflowDefinitionError
+
+# --- names ------------------------------------------------------------------------------------------------------------
+#
+# Names of messages, patches and activities, in a form that every database column, log line and URL can hold.
+
 
 MAX_LENGTH = 200
 #: Names of the backends on which runs live: the tables of this package, and a Temporal cluster.

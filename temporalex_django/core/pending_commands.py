@@ -1,7 +1,4 @@
-"""Commands of an activation: those that are pending, and their order.
-
-Pending commands: calls of workflow code that the host answers, such as activities, timers, children and messages.
-"""
+"""Commands of an activation: those that are pending, and their order."""
 
 from __future__ import annotations
 
@@ -19,6 +16,10 @@ from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.run_context import RunContext, WorkflowRuntime
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.errors import PayloadError, TemporalexError
+
+# --- pending commands -------------------------------------------------------------------------------------------------
+#
+# Pending commands: calls of workflow code that the host answers, such as activities, timers, children and messages.
 
 
 class PendingCommands:

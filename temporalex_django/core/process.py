@@ -1,12 +1,4 @@
-"""The process: its identity, and the points at which tests end it.
-
-Processes: the drivers of runs whose steps are declared, where a plain workflow has code in ``run``.
-
-A process runs inside ``run`` and uses the same ``WorkflowRuntime`` as primitives do. People reach it by requests. The
-core asks its request judge about a request and records the accepted request as the signal ``RECORDED_AS``. Then it
-passes that signal to the judge, now and in each replay. For people a request is a resume, or the decision of a human
-task. In the core, only this module uses the word "resume", which stored names contain.
-"""
+"""The process: its identity, and the points at which tests end it."""
 
 from __future__ import annotations
 
@@ -14,6 +6,16 @@ from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from temporalex_django.core.human_tasks import Permits
+
+# --- process ----------------------------------------------------------------------------------------------------------
+#
+# Processes: the drivers of runs whose steps are declared, where a plain workflow has code in ``run``.
+#
+# A process runs inside ``run`` and uses the same ``WorkflowRuntime`` as primitives do. People reach it by requests. The
+# core asks its request judge about a request and records the accepted request as the signal ``RECORDED_AS``. Then it
+# passes that signal to the judge, now and in each replay. For people a request is a resume, or the decision of a human
+# task. In the core, only this module uses the word "resume", which stored names contain.
+
 
 #: The kind of a request as a message in an inbox, as a job of an activation, and the name of its signal in a history.
 REQUEST: Final = "resume"

@@ -1,7 +1,4 @@
-"""The context of a run: its identity, its clock and random numbers, its patches.
-
-The run context: the few facts of a run that all parts of its executor share.
-"""
+"""The context of a run: its identity, its clock and random numbers, its patches."""
 
 from __future__ import annotations
 
@@ -26,6 +23,11 @@ if TYPE_CHECKING:
     from temporalex_django.core.process import RequestJudge
     from temporalex_django.core.units.conditions import Conditions
     from temporalex_django.core.units.scheduler import Cancellation, Scheduler
+
+
+# --- run context ------------------------------------------------------------------------------------------------------
+#
+# The run context: the few facts of a run that all parts of its executor share.
 
 
 logger = logging.getLogger("temporalex_django.workflow")

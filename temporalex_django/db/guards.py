@@ -1,11 +1,4 @@
-"""Guards that keep workflow code away from the ORM, mail and the cache.
-
-The determinism guard on database connections: workflow code may neither send a query nor close a connection.
-
-Every connection of Django gets an execute wrapper when it is opened. The wrapper checks two context variables and does
-nothing else in views and for the engine's own queries. In an attempt of an activity, it also notes what a statement
-leaves on the session (``db.attempt_scope``). See decision 18.
-"""
+"""Guards that keep workflow code away from the ORM, mail and the cache."""
 
 from __future__ import annotations
 
@@ -30,6 +23,15 @@ from temporalex_django.core.determinism import guard
 from temporalex_django.core.determinism.rules import Rule
 from temporalex_django.db.attempt_scope import note_statement, outside_attempt, register_connection
 from temporalex_django.errors import NotConfigured
+
+# --- guarded orm ------------------------------------------------------------------------------------------------------
+#
+# The determinism guard on database connections: workflow code may neither send a query nor close a connection.
+#
+# Every connection of Django gets an execute wrapper when it is opened. The wrapper checks two context variables and
+# does nothing else in views and for the engine's own queries. In an attempt of an activity, it also notes what a
+# statement leaves on the session (``db.attempt_scope``). See decision 18.
+
 
 #: SQLite's message for a table of ours that does not exist. PostgreSQL has a code, since it names tables in other
 #: errors, too.

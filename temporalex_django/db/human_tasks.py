@@ -1,9 +1,4 @@
-"""Human tasks in SQL, and the people who may decide them.
-
-Rows of human tasks (decisions that people are asked for), as the transactions that advance runs write them.
-
-Only runs that ask people have such rows.
-"""
+"""Human tasks in SQL, and the people who may decide them."""
 
 from __future__ import annotations
 
@@ -28,6 +23,13 @@ from temporalex_django.engine.contracts.records import HumanTaskWrite, RunWrite
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
 from temporalex_django.models import Candidate, Ending, HumanTask, OperatorAction
 from temporalex_django.present.human_tasks import Absent
+
+# --- human tasks ------------------------------------------------------------------------------------------------------
+#
+# Rows of human tasks (decisions that people are asked for), as the transactions that advance runs write them.
+#
+# Only runs that ask people have such rows.
+
 
 #: Columns that a turn may change. The others belong to the people who work on the task.
 _CHANGES = (

@@ -1,7 +1,4 @@
-"""Starts that wait: debouncing and throttling.
-
-Debounced starts: a start replaces the input of an open run with its id that has not begun.
-"""
+"""Starts that wait: debouncing and throttling."""
 
 from __future__ import annotations
 
@@ -23,6 +20,11 @@ from temporalex_django.db.sql_columns import LIMITS
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import Instance
+
+# --- debounce ---------------------------------------------------------------------------------------------------------
+#
+# Debounced starts: a start replaces the input of an open run with its id that has not begun.
+
 
 #: Condition: the run ``i`` was started with ``debounce``. The text of JSON differs between databases.
 _IS_DEBOUNCED = "length(replace(cast(i.start_limit as text), 'debounce', '')) < length(cast(i.start_limit as text))"

@@ -1,9 +1,4 @@
-"""The policy of activities: what the end of an attempt means for its activity and its run.
-
-The rules for what follows the end of an attempt of an activity: a result, a retry or a failure. No I/O.
-
-Workers and test environments share them.
-"""
+"""The policy of activities: what the end of an attempt means for its activity and its run."""
 
 from __future__ import annotations
 
@@ -47,6 +42,13 @@ from temporalex_django.errors import (
 )
 from temporalex_django.errors.execution import LONGEST_HOLD
 from temporalex_django.interceptors.chain import chain
+
+# --- activity policy --------------------------------------------------------------------------------------------------
+#
+# The rules for what follows the end of an attempt of an activity: a result, a retry or a failure. No I/O.
+#
+# Workers and test environments share them.
+
 
 #: Timeouts that count for an activity that is queued, and for one that is running.
 _QUEUED_TIMEOUTS = ("schedule_to_start", "schedule_to_close")

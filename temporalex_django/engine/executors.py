@@ -1,11 +1,4 @@
-"""Executors of runs: how they are built from histories, and the cache in which they stay.
-
-Executors of claimed runs: from the cache, brought up to date, or rebuilt from their history.
-
-An executor is a run in memory. A turn rebuilds short histories. A long history, or one whose code is slow, is replayed
-in slices between turns, outside of transactions. Until that is done the worker leaves the run alone and holds no lock
-on it, and serves all others. See decision 20.
-"""
+"""Executors of runs: how they are built from histories, and the cache in which they stay."""
 
 from __future__ import annotations
 
@@ -41,6 +34,15 @@ if TYPE_CHECKING:
     from temporalex_django.core.history.events import HistoryEvent
     from temporalex_django.engine.contracts.records import RunState
     from temporalex_django.engine.contracts.storage import RunStorage
+
+
+# --- executors --------------------------------------------------------------------------------------------------------
+#
+# Executors of claimed runs: from the cache, brought up to date, or rebuilt from their history.
+#
+# An executor is a run in memory. A turn rebuilds short histories. A long history, or one whose code is slow, is
+# replayed in slices between turns, outside of transactions. Until that is done the worker leaves the run alone and
+# holds no lock on it, and serves all others. See decision 20.
 
 
 logger = logging.getLogger("temporalex_django.engine")

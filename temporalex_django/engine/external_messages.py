@@ -1,7 +1,4 @@
-"""Messages from outside, and keys by which they arrive once.
-
-Messages from a run to other runs, and children to start. The activation that produces them stores them as rows.
-"""
+"""Messages from outside, and keys by which they arrive once."""
 
 from __future__ import annotations
 
@@ -17,6 +14,10 @@ from temporalex_django.core.names import quoted
 from temporalex_django.core.payloads import codec
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning, AmbiguousId, MessageIdTaken, TemporalexError, UnknownSignal
+
+# --- external messages ------------------------------------------------------------------------------------------------
+#
+# Messages from a run to other runs, and children to start. The activation that produces them stores them as rows.
 
 
 @dataclass(slots=True, kw_only=True)

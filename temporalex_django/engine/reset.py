@@ -1,13 +1,4 @@
-"""A reset: the plan, which is made without a lock, and its application.
-
-Reset and fork: a new run continues from a point of another run's history, in the same chain or in a new one.
-
-The new run has the history up to the point, and then an event that gives it a new seed and names the source. Everything
-that was open at the point is open again: activities are scheduled again with their idempotency keys, and timers keep
-their time. Results that had come and were never read come again, since a person may have given them. Children stay with
-the run that started them: the result of one that ended is given again, and one that has not ended counts as failed. All
-of it happens inside the open transaction, on chains that it has locked. See decisions 42 and 43.
-"""
+"""A reset: the plan, which is made without a lock, and its application."""
 
 from __future__ import annotations
 
@@ -429,6 +420,18 @@ def _check_input(call: Mapping[str, Any], name: str, number: int) -> None:
         code.decode(deep_copy(call["args"]), deep_copy(call["kwargs"]))
     except PayloadError as exc:
         raise PayloadError(f"the edited input of activity {number} does not fit: {exc.message}") from exc
+
+
+# --- apply ------------------------------------------------------------------------------------------------------------
+#
+# Reset and fork: a new run continues from a point of another run's history, in the same chain or in a new one.
+#
+# The new run has the history up to the point, and then an event that gives it a new seed and names the source.
+# Everything that was open at the point is open again: activities are scheduled again with their idempotency keys, and
+# timers keep their time. Results that had come and were never read come again, since a person may have given them.
+# Children stay with the run that started them: the result of one that ended is given again, and one that has not ended
+# counts as failed. All of it happens inside the open transaction, on chains that it has locked. See decisions 42 and
+# 43.
 
 
 #: Type of the failure of a child that had not ended when its parent was reset or forked.

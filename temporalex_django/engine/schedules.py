@@ -1,10 +1,4 @@
-"""Schedules: their records, and the starts that are due.
-
-The firing of schedules: which slots (times to fire) are due, and what becomes of each. No I/O of its own, no clock.
-
-A store keeps a schedule, its slots and its runs. The database and the memory of environments are stores, so both fire
-by the rules of this module.
-"""
+"""Schedules: their records, and the starts that are due."""
 
 from __future__ import annotations
 
@@ -212,6 +206,14 @@ class ScheduleState:
             if slot is not None:
                 times.append(slot.instant + self.jitter_of(slot.instant))
         return min(times, default=None)
+
+
+# --- firing -----------------------------------------------------------------------------------------------------------
+#
+# The firing of schedules: which slots (times to fire) are due, and what becomes of each. No I/O of its own, no clock.
+#
+# A store keeps a schedule, its slots and its runs. The database and the memory of environments are stores, so both fire
+# by the rules of this module.
 
 
 #: Statuses of a closed run that count as a failure in a row, and those that end such a row. A run that people cancel or

@@ -1,10 +1,4 @@
-"""Scheduling: what a worker may claim, in which order of queues, and under which limits.
-
-Limit usage: which activities of a queue may start now, under all limits that apply to them. No I/O.
-
-A limit belongs to a queue or to the name of an activity. It bounds how many activities run at a time, in all or for
-each concurrency key, or how many start within a period (its rate). It holds for all workers together.
-"""
+"""Scheduling: what a worker may claim, in which order of queues, and under which limits."""
 
 from __future__ import annotations
 
@@ -18,6 +12,14 @@ from temporalex_django.core import names
 from temporalex_django.core.limits import Limits, QueuePartition, StartSlices
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import NewTask, TaskState
+
+# --- limit usage ------------------------------------------------------------------------------------------------------
+#
+# Limit usage: which activities of a queue may start now, under all limits that apply to them. No I/O.
+#
+# A limit belongs to a queue or to the name of an activity. It bounds how many activities run at a time, in all or for
+# each concurrency key, or how many start within a period (its rate). It holds for all workers together.
+
 
 #: Queue, activity, partition and number of the activities that are running.
 LiveCounts = Iterable[tuple[str, str, str | None, int]]

@@ -1,7 +1,4 @@
-"""Errors about the execution of runs: failures, replays, and attempts that ask for another one.
-
-Errors that report the outcome of an update, a run, an activity or a child.
-"""
+"""Errors about the execution of runs: failures, replays, and attempts that ask for another one."""
 
 from __future__ import annotations
 
@@ -61,6 +58,11 @@ class Cancelled(Control):
 
     Clean up and let it pass. If you swallow it, the cancelled run completes instead: do so only on purpose.
     """
+
+
+# --- outcomes ---------------------------------------------------------------------------------------------------------
+#
+# Errors that report the outcome of an update, a run, an activity or a child.
 
 
 class UpdateRejected(TemporalexError):

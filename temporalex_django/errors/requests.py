@@ -1,7 +1,4 @@
-"""Errors about requests and definitions.
-
-Errors of requests: wrong ids, missing permissions, missing objects, impossible operations.
-"""
+"""Errors about requests and definitions."""
 
 from __future__ import annotations
 
@@ -9,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from temporalex_django.errors.execution import TemporalexError
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+#
+# Errors of requests: wrong ids, missing permissions, missing objects, impossible operations.
 
 
 class InvalidId(TemporalexError):

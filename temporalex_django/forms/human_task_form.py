@@ -1,7 +1,4 @@
-"""Forms that decide human tasks.
-
-The form that a human task asks people to fill in, as its row stores it.
-"""
+"""Forms that decide human tasks."""
 
 from __future__ import annotations
 
@@ -32,6 +29,11 @@ from temporalex_django.models import HumanTask
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks.operations import Decide, find_user
 from temporalex_django.present.formatting import capitalize, humanize_name
+
+# --- human task form --------------------------------------------------------------------------------------------------
+#
+# The form that a human task asks people to fill in, as its row stores it.
+
 
 _PLAIN: dict[str, Any] = {"string": str, "integer": int, "number": float, "boolean": bool, "null": None}
 _FORMATS: dict[str, Any] = {

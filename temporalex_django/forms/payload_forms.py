@@ -1,7 +1,4 @@
-"""Forms made from annotations, and their fields.
-
-Forms for payloads: they have a field for each attribute of a structure, or one field for another type.
-"""
+"""Forms made from annotations, and their fields."""
 
 from __future__ import annotations
 
@@ -153,6 +150,11 @@ def _choice_field(choices: list[tuple[Any, Any]], *, required: bool, **field_opt
         required=required,
         **field_options,
     )
+
+
+# --- payload forms ----------------------------------------------------------------------------------------------------
+#
+# Forms for payloads: they have a field for each attribute of a structure, or one field for another type.
 
 
 #: Name of the field of a payload that is not a structure.

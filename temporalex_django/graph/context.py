@@ -1,10 +1,4 @@
-"""The context of an instance, and the frozen data that it contains.
-
-The context of a graph: the data that the run was started with, and the results of its steps.
-
-The results are only ever appended. An instance and the instances that follow from it therefore share one list, and
-completing a step copies nothing, however long the list is.
-"""
+"""The context of an instance, and the frozen data that it contains."""
 
 from __future__ import annotations
 
@@ -14,6 +8,13 @@ from datetime import datetime
 from typing import Any, NoReturn, cast
 
 from temporalex_django.graph.steps import StepRef, key_of
+
+# --- context ----------------------------------------------------------------------------------------------------------
+#
+# The context of a graph: the data that the run was started with, and the results of its steps.
+#
+# The results are only ever appended. An instance and the instances that follow from it therefore share one list, and
+# completing a step copies nothing, however long the list is.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""Definitions of graphs: their transitions, their structure, and what is wrong with them.
-
-The rules for a graph, checked when the class is defined; all violations are reported together.
-"""
+"""Definitions of graphs: their transitions, their structure, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -31,6 +28,10 @@ from temporalex_django.graph.steps import (
     name_of,
     not_a_step_text,
 )
+
+# --- validation -------------------------------------------------------------------------------------------------------
+#
+# The rules for a graph, checked when the class is defined; all violations are reported together.
 
 
 def duplicate_clauses(cls: type) -> Iterator[str]:

@@ -1,10 +1,4 @@
-"""The durable host of a graph: the steps of a run as activities and timers.
-
-The run of a graph inside an executor, with its steps as activities and its waits as requests.
-
-The steps that start become commands. The results of the steps, and the events that people or code send, go into its
-``Progress``, which applies them to the instance.
-"""
+"""The durable host of a graph: the steps of a run as activities and timers."""
 
 from __future__ import annotations
 
@@ -57,6 +51,14 @@ from temporalex_django.graph.steps import (
     name_of,
     timer_of,
 )
+
+# --- run --------------------------------------------------------------------------------------------------------------
+#
+# The run of a graph inside an executor, with its steps as activities and its waits as requests.
+#
+# The steps that start become commands. The results of the steps, and the events that people or code send, go into its
+# ``Progress``, which applies them to the instance.
+
 
 _MAX_LISTED = 20
 #: Arguments that Django passes with each signal; metadata of the caller may not have these names.

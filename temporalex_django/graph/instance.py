@@ -1,9 +1,4 @@
-"""Instances of a graph, and their snapshots.
-
-``Instance``: the state of one execution of a graph, as a frozen value.
-
-The functions of ``engine`` return new ones.
-"""
+"""Instances of a graph, and their snapshots."""
 
 from __future__ import annotations
 
@@ -20,6 +15,13 @@ from temporalex_django.errors import InvalidId, PayloadError, UnknownVersion, Un
 from temporalex_django.graph.context import Context, Data, ExecutionEntry, Log, freeze, thaw
 from temporalex_django.graph.definition import Graph, bits
 from temporalex_django.graph.steps import StepRef, key_of
+
+# --- instance ---------------------------------------------------------------------------------------------------------
+#
+# ``Instance``: the state of one execution of a graph, as a frozen value.
+#
+# The functions of ``engine`` return new ones.
+
 
 #: The statuses of an instance; ``completed``, ``failed`` and ``cancelled`` are final.
 STATUSES = ("pending", "running", "waiting", "completed", "failed", "cancelled")

@@ -1,17 +1,4 @@
-"""The local runner: it runs a graph with threads and no database.
-
-A runner that executes graphs with threads of this process, on any ``Storage``. It is as durable as the storage.
-
-A waiting instance holds no thread. The lock of an instance is held while results are folded (recorded in the instance,
-with the steps that follow) and stored, never while a step runs.
-
-An instance that was started elsewhere, or before a crash, continues from its stored state. Steps that had started are
-executed again. Timers start again, since they are in memory only. Two processes must not run the same instances.
-
-The runner does not support ``activity_context()``; ``atomic``, ``timeout``, ``heartbeat`` and ``queue`` of steps; or
-timeouts and ``retention`` of a class. The durable runtime supports all of these. A graph that declares one is refused
-here.
-"""
+"""The local runner: it runs a graph with threads and no database."""
 
 from __future__ import annotations
 
@@ -68,6 +55,21 @@ from temporalex_django.graph.steps import (
     timer_event_of,
     timer_of,
 )
+
+# --- local runner -----------------------------------------------------------------------------------------------------
+#
+# A runner that executes graphs with threads of this process, on any ``Storage``. It is as durable as the storage.
+#
+# A waiting instance holds no thread. The lock of an instance is held while results are folded (recorded in the
+# instance, with the steps that follow) and stored, never while a step runs.
+#
+# An instance that was started elsewhere, or before a crash, continues from its stored state. Steps that had started are
+# executed again. Timers start again, since they are in memory only. Two processes must not run the same instances.
+#
+# The runner does not support ``activity_context()``; ``atomic``, ``timeout``, ``heartbeat`` and ``queue`` of steps; or
+# timeouts and ``retention`` of a class. The durable runtime supports all of these. A graph that declares one is refused
+# here.
+
 
 logger = logging.getLogger("temporalex_django.graph")
 

@@ -1,10 +1,4 @@
-"""The health of workers, and their load.
-
-The health of a worker as its supervisor sees it: a small file, written every second, and one of its guardian.
-
-No server, port or database is needed. ``manage.py temporalex health`` reads the files of this machine or container. It
-judges them by the system's monotonic clock, which all processes share.
-"""
+"""The health of workers, and their load."""
 
 from __future__ import annotations
 
@@ -24,6 +18,14 @@ from temporalex_django.conf import CLUSTER_CONNECTIONS, get_settings, uses_clust
 from temporalex_django.engine import policy
 from temporalex_django.liveness.crash_markers import marker_folder
 from temporalex_django.liveness.process_identity import has_ended, identity_of
+
+# --- health -----------------------------------------------------------------------------------------------------------
+#
+# The health of a worker as its supervisor sees it: a small file, written every second, and one of its guardian.
+#
+# No server, port or database is needed. ``manage.py temporalex health`` reads the files of this machine or container.
+# It judges them by the system's monotonic clock, which all processes share.
+
 
 _HEALTH, _GUARDIAN, _FRESH = ".health", ".guardian", "-new"
 _MOMENT = struct.Struct("<d")

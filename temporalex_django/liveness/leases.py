@@ -1,10 +1,4 @@
-"""Leases of workers, and the heartbeats that renew them.
-
-Leases: the rows of workers, and the blocked runs that become due when workers start and end.
-
-A worker lives as long as its heartbeats extend its lease. Its epoch is the number that everything it claims carries as
-its owner. A worker that was declared dead gets a new row and a new epoch, so it no longer owns what it claimed before.
-"""
+"""Leases of workers, and the heartbeats that renew them."""
 
 from __future__ import annotations
 
@@ -30,6 +24,15 @@ from temporalex_django.liveness.crash_markers import Kind, MarkedWork
 from temporalex_django.liveness.health import WorkerLoad
 from temporalex_django.liveness.process_identity import host, identity_of
 from temporalex_django.telemetry.recording import recorder
+
+# --- leases -----------------------------------------------------------------------------------------------------------
+#
+# Leases: the rows of workers, and the blocked runs that become due when workers start and end.
+#
+# A worker lives as long as its heartbeats extend its lease. Its epoch is the number that everything it claims carries
+# as its owner. A worker that was declared dead gets a new row and a new epoch, so it no longer owns what it claimed
+# before.
+
 
 _NEW = WORKERS.pick_columns(
     *("id", "epoch", "kind", "host", "pid", "process_identity", "queues", "workflows", "activity_names"),

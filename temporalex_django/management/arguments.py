@@ -1,7 +1,4 @@
-"""Arguments of commands: users, filters, values.
-
-Arguments that several commands share: the run, JSON values, and the confirmation.
-"""
+"""Arguments of commands: users, filters, values."""
 
 from __future__ import annotations
 
@@ -28,6 +25,10 @@ from temporalex_django.management.outputs import add_json_argument, escape, usag
 from temporalex_django.models import Instance, Status
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.run_lookup import find_run
+
+# --- command arguments ------------------------------------------------------------------------------------------------
+#
+# Arguments that several commands share: the run, JSON values, and the confirmation.
 
 
 def add_run_arguments(parser: CommandParser) -> None:

@@ -1,13 +1,4 @@
-"""Commands for the fleet: switches, drains, outgoing messages, migrations, and the rows of a cluster's runs.
-
-Move open runs to another version of their class. This does not migrate the database.
-
-For each run, print whether it moves, and if not, why not.
-
-`temporalex migrate FLOW --from 1 --to 2 [--map OldStep=NewStep] [--dry-run]`.
-
-Name steps by their classes or by their keys. `--map Old=` drops the data of a step that has ended.
-"""
+"""Commands for the fleet: switches, drains, outgoing messages, migrations, and the rows of a cluster's runs."""
 
 from __future__ import annotations
 

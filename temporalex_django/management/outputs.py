@@ -1,9 +1,4 @@
-"""Outputs of commands: text, JSON and exit codes.
-
-The objects that commands print as JSON with ``--json``.
-
-A test compares the JSON Schema of each class with a file in ``tests/golden/commands``.
-"""
+"""Outputs of commands: text, JSON and exit codes."""
 
 from __future__ import annotations
 
@@ -31,6 +26,12 @@ from temporalex_django.authoring.run_columns import Place, stored_columns
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.models import Instance
 from temporalex_django.present.sentences import Summary
+
+# --- outputs ----------------------------------------------------------------------------------------------------------
+#
+# The objects that commands print as JSON with ``--json``.
+#
+# A test compares the JSON Schema of each class with a file in ``tests/golden/commands``.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,4 @@
-"""Commands that show runs: lists, descriptions, histories, versions, exports.
-
-Show the state of a run, what it is waiting for, and the messages that it accepts.
-"""
+"""Commands that show runs: lists, descriptions, histories, versions, exports."""
 
 from __future__ import annotations
 

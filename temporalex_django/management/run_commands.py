@@ -1,7 +1,4 @@
-"""Commands that act on a run: start, signal, update, query, resume and the operations of an operator.
-
-The commands that operate on a run, one for each operation in ``operations.registry.STEERING``.
-"""
+"""Commands that act on a run: start, signal, update, query, resume and the operations of an operator."""
 
 from __future__ import annotations
 

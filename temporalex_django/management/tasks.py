@@ -1,9 +1,4 @@
-"""Commands for human tasks and background tasks.
-
-List, show, claim, release, delegate and decide human tasks.
-
-`tasks list` orders the tasks by due date; with --as-user, it prints only those that this user may decide now.
-"""
+"""Commands for human tasks and background tasks."""
 
 from __future__ import annotations
 

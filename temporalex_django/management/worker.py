@@ -1,7 +1,4 @@
-"""Commands that run a worker and ask how it is.
-
-Advance workflows and run their activities in this process until it is stopped.
-"""
+"""Commands that run a worker and ask how it is."""
 
 from __future__ import annotations
 

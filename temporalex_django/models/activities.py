@@ -1,7 +1,4 @@
-"""Activities and background tasks, with what limits them.
-
-Scheduled activities.
-"""
+"""Activities and background tasks, with what limits them."""
 
 from __future__ import annotations
 
@@ -15,6 +12,11 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.authoring.backend import EndedAttempt, OpenActivity
 from temporalex_django.core.failures import AttemptFailure
 from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, Texts, decode_payload, unconstrained_key
+
+# --- activity ---------------------------------------------------------------------------------------------------------
+#
+# Scheduled activities.
+
 
 _OPEN_FIELDS = [f.name for f in fields(OpenActivity) if f.name != "last_failure"]
 

@@ -1,7 +1,4 @@
-"""Operation: workers, bulk jobs, the audit log and alerts.
-
-Bulk jobs: one operation on many runs, with the outcome for each run.
-"""
+"""Operation: workers, bulk jobs, the audit log and alerts."""
 
 from __future__ import annotations
 
@@ -13,6 +10,10 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, Texts, unconstrained_key
+
+# --- bulk -------------------------------------------------------------------------------------------------------------
+#
+# Bulk jobs: one operation on many runs, with the outcome for each run.
 
 
 class BulkJob(models.Model):

@@ -1,7 +1,4 @@
-"""Messages: what runs receive, what leaves for other systems, and answers that are kept.
-
-Messages: the inbox of a chain. Workers find the chain by its unread messages (see decision 6).
-"""
+"""Messages: what runs receive, what leaves for other systems, and answers that are kept."""
 
 from __future__ import annotations
 
@@ -12,6 +9,11 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, decode_payload, unconstrained_key
+
+# --- message ----------------------------------------------------------------------------------------------------------
+#
+# Messages: the inbox of a chain. Workers find the chain by its unread messages (see decision 6).
+
 
 #: Condition for messages that need attention: failed signals, and updates whose validator failed by a fault.
 ATTENTION = Q(outcome_status="failed", kind="signal") | Q(outcome_status="fault")

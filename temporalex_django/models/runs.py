@@ -1,7 +1,4 @@
-"""Runs: chains, runs, their histories and search attributes.
-
-Instances: one row for each run, which people search, read and link to.
-"""
+"""Runs: chains, runs, their histories and search attributes."""
 
 from __future__ import annotations
 
@@ -19,6 +16,10 @@ from temporalex_django.core.names import BEFORE_ALL, TABLES, TEMPORAL
 from temporalex_django.core.payloads.search_attributes import MAX_FRACTION_DIGITS, MAX_INTEGER_DIGITS, MAX_TEXT_LENGTH
 from temporalex_django.core.typed_dicts import AcceptedNames, WaitInfo
 from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, Texts, decode_payload, unconstrained_key
+
+# --- instance ---------------------------------------------------------------------------------------------------------
+#
+# Instances: one row for each run, which people search, read and link to.
 
 
 class _Block(TypedDict):

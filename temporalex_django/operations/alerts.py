@@ -1,10 +1,4 @@
-"""Alerts: the rounds that find problems, and the messages about them.
-
-Rounds of alerts: one process looks for problems each minute, and reports the new ones to people.
-
-Each channel, which is an address of mail or a function, gets one message in a round, in a thread of its own. A channel
-that refuses a message, or does not answer, keeps no message from the others.
-"""
+"""Alerts: the rounds that find problems, and the messages about them."""
 
 from __future__ import annotations
 
@@ -41,6 +35,14 @@ from temporalex_django.operations.read.project_state import load_cluster_state, 
 from temporalex_django.operations.read.run_summary import summarize_run
 from temporalex_django.present.diagnosis import diagnose
 from temporalex_django.present.view_models import Diagnosis
+
+# --- rounds -----------------------------------------------------------------------------------------------------------
+#
+# Rounds of alerts: one process looks for problems each minute, and reports the new ones to people.
+#
+# Each channel, which is an address of mail or a function, gets one message in a round, in a thread of its own. A
+# channel that refuses a message, or does not answer, keeps no message from the others.
+
 
 logger = logging.getLogger("temporalex_django.operations")
 

@@ -1,7 +1,4 @@
-"""Bulk jobs: how one is started, and the worker that performs it.
-
-The processing of bulk jobs by workers: each run is a transaction, which also stores the outcome for that run.
-"""
+"""Bulk jobs: how one is started, and the worker that performs it."""
 
 from __future__ import annotations
 
@@ -51,6 +48,11 @@ from temporalex_django.operations.runs.control import Delete
 from temporalex_django.operations.runs.history_action import ReplayFromAction
 from temporalex_django.operations.runs.messages import SendSignal
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
+
+# --- worker -----------------------------------------------------------------------------------------------------------
+#
+# The processing of bulk jobs by workers: each run is a transaction, which also stores the outcome for that run.
+
 
 logger = logging.getLogger("temporalex_django.operations")
 

@@ -1,7 +1,4 @@
-"""Requests that are repeated or outdated: idempotency keys and versions of rows.
-
-Idempotent requests: a request that is sent again with its key is not executed again and gets the same answer.
-"""
+"""Requests that are repeated or outdated: idempotency keys and versions of rows."""
 
 from __future__ import annotations
 
@@ -21,6 +18,10 @@ from temporalex_django.errors import IdempotencyKeyReused, OutcomeUnknown, RunCh
 from temporalex_django.models import Instance, KeptAnswer
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import Actor, storage
+
+# --- idempotency ------------------------------------------------------------------------------------------------------
+#
+# Idempotent requests: a request that is sent again with its key is not executed again and gets the same answer.
 
 
 def is_done_at_once(run: Instance, operation: str) -> bool:

@@ -1,7 +1,4 @@
-"""Workers, queues, switches and outgoing messages over REST.
-
-Workers, queues, and the workflow classes of this process.
-"""
+"""Workers, queues, switches and outgoing messages over REST."""
 
 from __future__ import annotations
 
@@ -44,6 +41,10 @@ from temporalex_django.rest.contract import Contract, with_contract
 from temporalex_django.rest.contracts import PAGES, read_contract
 from temporalex_django.rest.preconditions import IdempotentViewSet, with_idempotency_key
 from temporalex_django.rest.serializers import Base, RecordOut, time_field, type_rows_of
+
+# --- fleet ------------------------------------------------------------------------------------------------------------
+#
+# Workers, queues, and the workflow classes of this process.
 
 
 class WorkerOut(Base):

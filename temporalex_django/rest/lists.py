@@ -1,9 +1,4 @@
-"""Lists over HTTP: filters and pages.
-
-Pages that begin at a cursor, so that each page costs the same, wherever it is.
-
-Run ids sort by the time of their start, so an id can be a cursor.
-"""
+"""Lists over HTTP: filters and pages."""
 
 from __future__ import annotations
 
@@ -25,6 +20,13 @@ from temporalex_django.core.names import check_time, quoted
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.operations.read.run_filters import columns, limit_to_range
 from temporalex_django.rest.filters import RunFilter
+
+# --- pagination -------------------------------------------------------------------------------------------------------
+#
+# Pages that begin at a cursor, so that each page costs the same, wherever it is.
+#
+# Run ids sort by the time of their start, so an id can be a cursor.
+
 
 #: Sizes of pages of things that are numbered within a run, such as events.
 DEFAULT_PAGE_ROWS = 200

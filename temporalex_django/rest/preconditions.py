@@ -1,9 +1,4 @@
-"""Repeated requests over HTTP: idempotency keys and ETags.
-
-The header ``Idempotency-Key``, for requests that start runs or operate them.
-
-A request that is sent again with its key is not executed again, and gets the same response.
-"""
+"""Repeated requests over HTTP: idempotency keys and ETags."""
 
 from __future__ import annotations
 
@@ -27,6 +22,13 @@ from temporalex_django.errors import IdempotencyKeyReused, MessageIdTaken
 from temporalex_django.operations.idempotency import DuplicateRequest, IdempotentRequest, RunVersion
 from temporalex_django.rest.base import ContractViewSet
 from temporalex_django.rest.contract import IDEMPOTENCY_KEY
+
+# --- idempotency ------------------------------------------------------------------------------------------------------
+#
+# The header ``Idempotency-Key``, for requests that start runs or operate them.
+#
+# A request that is sent again with its key is not executed again, and gets the same response.
+
 
 T = TypeVar("T")
 Method = Callable[..., Response]

@@ -1,9 +1,4 @@
-"""Requests over HTTP: parsing, permissions, and problems as answers.
-
-The exception handler: errors as ``application/problem+json`` (RFC 9457), with their stable ``code``.
-
-Only the views of this package use it. The handler of the project is neither called nor changed.
-"""
+"""Requests over HTTP: parsing, permissions, and problems as answers."""
 
 from __future__ import annotations
 
@@ -31,6 +26,13 @@ from temporalex_django import errors
 from temporalex_django.access import Operation, policy
 from temporalex_django.conf import get_settings
 from temporalex_django.operations.runs.resume import has_step_role
+
+# --- problems ---------------------------------------------------------------------------------------------------------
+#
+# The exception handler: errors as ``application/problem+json`` (RFC 9457), with their stable ``code``.
+#
+# Only the views of this package use it. The handler of the project is neither called nor changed.
+
 
 MEDIA_TYPE = "application/problem+json"
 

@@ -1,7 +1,4 @@
-"""The host in memory: operations on runs and schedules.
-
-Operations on runs in memory, such as pause and retry: the package ``operations`` without Django.
-"""
+"""The host in memory: operations on runs and schedules."""
 
 from __future__ import annotations
 
@@ -40,6 +37,11 @@ from temporalex_django.testing.schedules import EnvironmentSchedules
 
 if TYPE_CHECKING:
     from temporalex_django.testing.memory_backend import MemoryBackend, WorkflowEnvironment
+
+
+# --- memory actions ---------------------------------------------------------------------------------------------------
+#
+# Operations on runs in memory, such as pause and retry: the package ``operations`` without Django.
 
 
 #: Permissions by operation, where it is not ``retry_activity``.

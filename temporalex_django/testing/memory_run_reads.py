@@ -1,7 +1,4 @@
-"""The host in memory: reads of runs.
-
-The operations on one run in memory that only read it.
-"""
+"""The host in memory: reads of runs."""
 
 from __future__ import annotations
 
@@ -49,6 +46,11 @@ from temporalex_django.graph import instance as snapshot
 from temporalex_django.present.view_models import LATE_PERIOD
 from temporalex_django.testing.environment import Environment
 from temporalex_django.testing.memory_actions import MemorySchedules
+
+# --- memory run reads -------------------------------------------------------------------------------------------------
+#
+# The operations on one run in memory that only read it.
+
 
 #: Permissions by operation, where the name is not ``<operation>_instance``.
 _PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_input", "view_payload": "view_payload"}

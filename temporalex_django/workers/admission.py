@@ -1,11 +1,4 @@
-"""The admission of activities to the pool: capacity, a fair queue, and names of queues.
-
-Admission: the work that a worker may take now, under the limits and switches of queues and activities.
-
-A limit bounds how many activities run at a time or start within a period (its rate). A switch turns a queue, an
-activity or a workflow class off. Activities that a limit or a switch may hold back wait in partitions of their queues.
-In a project without limits and switches, admission costs a look at two empty mappings in each poll.
-"""
+"""The admission of activities to the pool: capacity, a fair queue, and names of queues."""
 
 from __future__ import annotations
 
@@ -29,6 +22,14 @@ from temporalex_django.engine.contracts.storage import WorkerStorage
 from temporalex_django.engine.scheduling import Capacity, LimitedClaim
 from temporalex_django.errors import WorkflowSwitchedOff
 from temporalex_django.workers.attempts import Attempt, PooledCall
+
+# --- admission --------------------------------------------------------------------------------------------------------
+#
+# Admission: the work that a worker may take now, under the limits and switches of queues and activities.
+#
+# A limit bounds how many activities run at a time or start within a period (its rate). A switch turns a queue, an
+# activity or a workflow class off. Activities that a limit or a switch may hold back wait in partitions of their
+# queues. In a project without limits and switches, admission costs a look at two empty mappings in each poll.
 
 
 class Admission:

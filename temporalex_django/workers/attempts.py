@@ -1,7 +1,4 @@
-"""Attempts: a worker runs an activity's function in a thread, on the event loop or in a process of its own.
-
-One attempt of an activity: decode the arguments, call the function, turn its end into a result.
-"""
+"""Attempts: a worker runs an activity's function in a thread, on the event loop or in a process of its own."""
 
 from __future__ import annotations
 
@@ -34,6 +31,11 @@ from temporalex_django.engine.turn_metrics import record_attempt
 from temporalex_django.errors import PayloadError
 from temporalex_django.interceptors.chain import chain
 from temporalex_django.telemetry.recording import recorder
+
+# --- attempts ---------------------------------------------------------------------------------------------------------
+#
+# One attempt of an activity: decode the arguments, call the function, turn its end into a result.
+
 
 log = logging.getLogger("temporalex_django.workers")
 

@@ -1,9 +1,4 @@
-"""The poll of a worker: one pass of its loop, in which it looks for due work and does it.
-
-The ways in which a worker can do one poll: one pass of its loop, in which it looks for due work and does it.
-
-Each way commits results of activities, and claims runs and activities as far as it may. ``Poller`` chooses one.
-"""
+"""The poll of a worker: one pass of its loop, in which it looks for due work and does it."""
 
 from __future__ import annotations
 
@@ -36,6 +31,13 @@ from temporalex_django.workers.admission import Admission, select_fairly
 from temporalex_django.workers.attempts import announce_result
 from temporalex_django.workers.pool import Pool, Quarantine
 from temporalex_django.workers.turn_runner import TurnHandover, TurnRunner
+
+# --- poll modes -------------------------------------------------------------------------------------------------------
+#
+# The ways in which a worker can do one poll: one pass of its loop, in which it looks for due work and does it.
+#
+# Each way commits results of activities, and claims runs and activities as far as it may. ``Poller`` chooses one.
+
 
 log = logging.getLogger("temporalex_django.workers")
 

@@ -1,7 +1,4 @@
-"""Turns of a worker: it runs them, or hands a run over to the process that has it in memory.
-
-A turn of a worker: deliver results, advance runs and claim new activities, in one transaction.
-"""
+"""Turns of a worker: it runs them, or hands a run over to the process that has it in memory."""
 
 from __future__ import annotations
 
@@ -32,6 +29,11 @@ if TYPE_CHECKING:
     from temporalex_django.liveness.leases import WorkerRow
     from temporalex_django.workers.admission import Admission
     from temporalex_django.workers.pool import Quarantine
+
+
+# --- turn runner ------------------------------------------------------------------------------------------------------
+#
+# A turn of a worker: deliver results, advance runs and claim new activities, in one transaction.
 
 
 class TurnRunner:

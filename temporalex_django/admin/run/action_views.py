@@ -1,7 +1,4 @@
-"""Views that start a run or act on one.
-
-Base class of the admin pages that do something to one run: a GET shows the effect, a POST does it.
-"""
+"""Views that start a run or act on one."""
 
 from __future__ import annotations
 
@@ -47,6 +44,11 @@ from temporalex_django.operations.runs.start import Start, refused_start_operati
 
 if TYPE_CHECKING:
     from temporalex_django.admin.run.instance import InstanceAdmin
+
+
+# --- action views -----------------------------------------------------------------------------------------------------
+#
+# Base class of the admin pages that do something to one run: a GET shows the effect, a POST does it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

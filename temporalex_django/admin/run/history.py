@@ -1,7 +1,4 @@
-"""The history of a run, and its comparison with the present code.
-
-The history on the admin page of a run: the timeline, the single events, and the running timers.
-"""
+"""The history of a run, and its comparison with the present code."""
 
 from __future__ import annotations
 
@@ -41,6 +38,11 @@ from temporalex_django.operations import audit
 from temporalex_django.operations.read import timeline as reading
 from temporalex_django.operations.runs.history_action import CompareInputs, InputComparison
 from temporalex_django.present import timeline
+
+# --- history ----------------------------------------------------------------------------------------------------------
+#
+# The history on the admin page of a run: the timeline, the single events, and the running timers.
+
 
 EVENTS_PER_PAGE = 100
 #: Largest number of events that are read to find what is going on now; the last ones of a longer history.

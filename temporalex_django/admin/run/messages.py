@@ -1,7 +1,4 @@
-"""Messages and queries of a run.
-
-The messages that a run accepts now, as forms on its admin page and on the page to which they are posted.
-"""
+"""Messages and queries of a run."""
 
 from __future__ import annotations
 
@@ -24,6 +21,11 @@ from temporalex_django.operations.read.describe import AvailableMessage, availab
 from temporalex_django.operations.runs.messages import Query, SendSignal
 from temporalex_django.operations.runs.resume import Resume
 from temporalex_django.operations.runs.update import SendUpdate
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+#
+# The messages that a run accepts now, as forms on its admin page and on the page to which they are posted.
+
 
 #: Seconds that a page waits for the answer to an update.
 _ANSWER_TIMEOUT = 5.0

@@ -1,7 +1,4 @@
-"""Schedules as text and links, and the base of their admin.
-
-Texts and badges of schedules: their states, the outcomes of slots, and the times at which they fire.
-"""
+"""Schedules as text and links, and the base of their admin."""
 
 from __future__ import annotations
 
@@ -30,6 +27,11 @@ from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.schedules.describe import SlotDescription
 from temporalex_django.operations.schedules.operations import VIEW_SCHEDULE, ScheduleAction
+
+# --- formatting -------------------------------------------------------------------------------------------------------
+#
+# Texts and badges of schedules: their states, the outcomes of slots, and the times at which they fire.
+
 
 STATE_LABELS: dict[str, Promise] = {
     "active": gettext_lazy("Active"),

@@ -1,7 +1,4 @@
-"""The form of a schedule.
-
-The form that creates or changes a schedule, with fields for the input of its runs.
-"""
+"""The form of a schedule."""
 
 from __future__ import annotations
 
@@ -220,6 +217,11 @@ def zone_choices() -> tuple[tuple[str, list[tuple[str, str]]], ...]:
         region, slash, _city = name.partition("/")
         groups.setdefault(region if slash else "UTC", []).append((name, name))
     return tuple(groups.items())
+
+
+# --- schedule form ----------------------------------------------------------------------------------------------------
+#
+# The form that creates or changes a schedule, with fields for the input of its runs.
 
 
 _MAX_NUMBER = 2**31 - 1

@@ -1,7 +1,4 @@
-"""Views that change a schedule.
-
-Views of the admin that backfill and delete a schedule: a page that shows the effect, and a POST that does it.
-"""
+"""Views that change a schedule."""
 
 from __future__ import annotations
 
@@ -38,6 +35,11 @@ from temporalex_django.operations.schedules.operations import (
     preview_backfill,
 )
 from temporalex_django.operations.schedules.save import SaveSchedule
+
+# --- action views -----------------------------------------------------------------------------------------------------
+#
+# Views of the admin that backfill and delete a schedule: a page that shows the effect, and a POST that does it.
+
 
 #: Name of the button that starts the backfill; the other button of the page shows the preview.
 _CONFIRM = "_confirm"

@@ -1,10 +1,4 @@
-"""Checks of the order of statements: what is awaited, which results are dropped, what a saga compensates.
-
-Detection of values whose order or number differs between processes: iteration of sets, ``hash()``, ``id()``.
-
-The hash of a text depends on the hash seed of the process, which a project may fix for all processes. Classes,
-functions and objects without a hash of their own hash by their address in memory; only a different order helps there.
-"""
+"""Checks of the order of statements: what is awaited, which results are dropped, what a saga compensates."""
 
 from __future__ import annotations
 
@@ -12,6 +6,14 @@ import ast
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
+
+# --- order ------------------------------------------------------------------------------------------------------------
+#
+# Detection of values whose order or number differs between processes: iteration of sets, ``hash()``, ``id()``.
+#
+# The hash of a text depends on the hash seed of the process, which a project may fix for all processes. Classes,
+# functions and objects without a hash of their own hash by their address in memory; only a different order helps there.
+
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 #: Functions whose result depends on the order of their argument.

@@ -1,7 +1,4 @@
-"""Schedules, as code declares them, and the words for them.
-
-``Schedule``: a declaration in code of a workflow that starts by itself, and the registry of these declarations.
-"""
+"""Schedules, as code declares them, and the words for them."""
 
 from __future__ import annotations
 
@@ -45,6 +42,11 @@ from temporalex_django.core.names import is_name, quoted, to_seconds
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import require_readable
 from temporalex_django.errors import InvalidId, ScheduleInvalid
+
+# --- schedule ---------------------------------------------------------------------------------------------------------
+#
+# ``Schedule``: a declaration in code of a workflow that starts by itself, and the registry of these declarations.
+
 
 ArgumentsFunction: TypeAlias = Callable[[datetime], Any]
 _Arguments = TypeVar("_Arguments", bound=ArgumentsFunction)

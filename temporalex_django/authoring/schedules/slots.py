@@ -1,16 +1,4 @@
-"""Slots: the instants at which a schedule is due, in local time, and the ids of their runs.
-
-The times at which a schedule fires: pure functions of its specs, its zone and the zone's clock changes.
-
-Clock changes follow one rule:
-
-- Cron expressions, calendar rules and naive one-off times go by the wall clock. A wall-clock time that does not exist
-  fires once, at the end of the gap; one that occurs twice fires once, at its first occurrence. ``dst_gap`` and
-  ``dst_fold`` change this.
-- Cron expressions whose hour field begins with ``*`` follow elapsed time: nothing fires in a gap, and both passes of a
-  fold fire.
-- Intervals are measured in elapsed time, and aware one-off times are instants. Clock changes do not affect them.
-"""
+"""Slots: the instants at which a schedule is due, in local time, and the ids of their runs."""
 
 from __future__ import annotations
 
@@ -43,6 +31,20 @@ from temporalex_django.authoring.schedules.specs import (
 )
 from temporalex_django.core.names import quoted
 from temporalex_django.errors import InvalidId, ScheduleInvalid
+
+# --- slots ------------------------------------------------------------------------------------------------------------
+#
+# The times at which a schedule fires: pure functions of its specs, its zone and the zone's clock changes.
+#
+# Clock changes follow one rule:
+#
+# - Cron expressions, calendar rules and naive one-off times go by the wall clock. A wall-clock time that does not exist
+#   fires once, at the end of the gap; one that occurs twice fires once, at its first occurrence. ``dst_gap`` and
+#   ``dst_fold`` change this.
+# - Cron expressions whose hour field begins with ``*`` follow elapsed time: nothing fires in a gap, and both passes of
+#   a fold fire.
+# - Intervals are measured in elapsed time, and aware one-off times are instants. Clock changes do not affect them.
+
 
 DstGap: TypeAlias = Literal["shift", "skip"]
 DstFold: TypeAlias = Literal["first", "second", "both"]

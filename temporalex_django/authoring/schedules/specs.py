@@ -1,6 +1,25 @@
-"""Specs of schedules: calendar rules, cron expressions and intervals.
+"""Specs: the four ways to say when a schedule fires. A schedule has one or several, and fires at the times of each.
 
-Specs: the four ways to say when a schedule fires. A schedule has one or several, and fires at the times of each.
+Cron expressions of five fields, as naive wall-clock times. The package ``cronsim`` reads and enumerates them.
+
+Fields are minute, hour, day of the month, month and day of the week. They take ``*``, numbers, lists, ranges, steps,
+and English names of three letters (``mon``, ``jan``). Sunday is 0 or 7.
+
+- ``L`` is the last day of the month, and ``LW`` its last weekday.
+- ``fri#2`` is the second Friday of the month, and ``5L`` the last one.
+- The day of the month and the day of the week must both match if one of them begins with ``*``. Otherwise a day
+  that matches either one is enough, as in Debian's cron.
+
+Calendar rules, such as "last working day 18:00" or "first monday 09:00 in mar, sep", as naive wall-clock times.
+
+A rule is a day, a time and perhaps months:
+
+- ``15``, ``first``, ``second last`` or ``last`` with ``day``, ``working day`` or a day of the week;
+- ``every day``, ``every working day``, ``every monday``;
+- the time as ``HH:MM``;
+- ``in`` and names of months. Without it, the rule holds for every month.
+
+Working days are Monday to Friday, except holidays. A month that has no such day has no time of the rule.
 """
 
 from __future__ import annotations
@@ -252,17 +271,6 @@ def _seconds(duration: timedelta) -> str:
 
 
 # --- calendar rules ---------------------------------------------------------------------------------------------------
-#
-# Calendar rules, such as "last working day 18:00" or "first monday 09:00 in mar, sep", as naive wall-clock times.
-#
-# A rule is a day, a time and perhaps months:
-#
-# - ``15``, ``first``, ``second last`` or ``last`` with ``day``, ``working day`` or a day of the week;
-# - ``every day``, ``every working day``, ``every monday``;
-# - the time as ``HH:MM``;
-# - ``in`` and names of months. Without it, the rule holds for every month.
-#
-# Working days are Monday to Friday, except holidays. A month that has no such day has no time of the rule.
 
 
 WEEKDAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -417,16 +425,6 @@ def _full_name(word: str, names: tuple[str, ...]) -> str | None:
 
 
 # --- cron -------------------------------------------------------------------------------------------------------------
-#
-# Cron expressions of five fields, as naive wall-clock times. The package ``cronsim`` reads and enumerates them.
-#
-# Fields are minute, hour, day of the month, month and day of the week. They take ``*``, numbers, lists, ranges, steps,
-# and English names of three letters (``mon``, ``jan``). Sunday is 0 or 7.
-#
-# - ``L`` is the last day of the month, and ``LW`` its last weekday.
-# - ``fri#2`` is the second Friday of the month, and ``5L`` the last one.
-# - The day of the month and the day of the week must both match if one of them begins with ``*``. Otherwise a day
-#   that matches either one is enough, as in Debian's cron.
 
 
 _FIELDS = 5

@@ -1,7 +1,4 @@
-"""The rules of the guard: the calls that workflow code may not make, and how they are recognised.
-
-The rules of the determinism guard: the calls that it refuses, by the public name of what is called.
-"""
+"""The rules of the guard: the calls that workflow code may not make, and how they are recognised."""
 
 from __future__ import annotations
 
@@ -18,6 +15,11 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+#
+# The rules of the determinism guard: the calls that it refuses, by the public name of what is called.
+
 
 #: Private modules of the standard library, with the public modules whose names ``forbidden`` uses.
 _PUBLIC_MODULES: Final = {

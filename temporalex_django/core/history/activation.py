@@ -1,7 +1,4 @@
-"""Activations: the input of the executor, the events that one leaves, and how a history is split into them.
-
-The border of the core: hosts give it activations, and it returns completions.
-"""
+"""Activations: the input of the executor, the events that one leaves, and how a history is split into them."""
 
 from __future__ import annotations
 
@@ -30,6 +27,10 @@ from temporalex_django.core.history.events import (
 from temporalex_django.core.messages.sender import Headers, Sender, headers_attributes
 from temporalex_django.core.typed_dicts import CarriedMessages
 from temporalex_django.errors import TemporalexError
+
+# --- activation -------------------------------------------------------------------------------------------------------
+#
+# The border of the core: hosts give it activations, and it returns completions.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,10 +1,4 @@
-"""Events of a history: their kinds, what they deliver, and how a replay matches its commands with them.
-
-The table of the kinds of events, with their traits and the types of their attributes.
-
-Every other collection of kinds is derived from it; see ``events``. Jobs and commands have no rows of their own: they
-share the attributes of the events that they become, except for the few jobs that ``events.Job`` names.
-"""
+"""Events of a history: their kinds, what they deliver, and how a replay matches its commands with them."""
 
 from __future__ import annotations
 
@@ -20,6 +14,14 @@ from temporalex_django.core import names as aliases
 from temporalex_django.core.history import attributes as a
 from temporalex_django.core.payloads import codec
 from temporalex_django.errors import NondeterminismError, PayloadError
+
+# --- kinds ------------------------------------------------------------------------------------------------------------
+#
+# The table of the kinds of events, with their traits and the types of their attributes.
+#
+# Every other collection of kinds is derived from it; see ``events``. Jobs and commands have no rows of their own: they
+# share the attributes of the events that they become, except for the few jobs that ``events.Job`` names.
+
 
 A_co = TypeVar("A_co", covariant=True)
 #: Things that begin with one event and end with another.

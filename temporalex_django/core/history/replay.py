@@ -1,7 +1,4 @@
-"""Replay of a history, its trace, and histories as files.
-
-Replays of a history against code, to see whether the code still issues the commands that the run issued.
-"""
+"""Replay of a history, its trace, and histories as files."""
 
 from __future__ import annotations
 
@@ -26,6 +23,10 @@ from temporalex_django.core.messages.sender import headers_from
 from temporalex_django.core.pending_commands import Journal
 from temporalex_django.core.units.scheduler import Unit, suspended_parts
 from temporalex_django.errors import NondeterminismError, PayloadError
+
+# --- replay -----------------------------------------------------------------------------------------------------------
+#
+# Replays of a history against code, to see whether the code still issues the commands that the run issued.
 
 
 def replay(

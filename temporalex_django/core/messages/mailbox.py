@@ -1,12 +1,4 @@
-"""The mailbox of a run: messages that have arrived, and how many an activation takes.
-
-The mailbox: signals and updates that reached the run and are not dispatched yet.
-
-They are in order of arrival. The position of a signal is its number among the signals of the run. The position of an
-update is the number of signals before it, which ``UpdateAccepted.attributes["after"]`` records. A replay sees only
-accepted updates and puts them back at that position. Signals are kept by name, so that thousands of one name do not
-slow the search for another.
-"""
+"""The mailbox of a run: messages that have arrived, and how many an activation takes."""
 
 from __future__ import annotations
 
@@ -27,6 +19,15 @@ from temporalex_django.core.run_context import RunContext
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.core.units.scheduler import Unit
 from temporalex_django.errors import NondeterminismError, TemporalexError, WorkflowClosed
+
+# --- mailbox ----------------------------------------------------------------------------------------------------------
+#
+# The mailbox: signals and updates that reached the run and are not dispatched yet.
+#
+# They are in order of arrival. The position of a signal is its number among the signals of the run. The position of an
+# update is the number of signals before it, which ``UpdateAccepted.attributes["after"]`` records. A replay sees only
+# accepted updates and puts them back at that position. Signals are kept by name, so that thousands of one name do not
+# slow the search for another.
 
 
 class Signal:

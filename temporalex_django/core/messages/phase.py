@@ -1,11 +1,4 @@
-"""Phases, the handlers that answer messages in them, and signals whose handler fails.
-
-Phases: the parts of ``run`` that take messages, with their state, their handlers and their end.
-
-A phase is *idle* (the next message may be dispatched), *busy* (a sync handler runs) or *leaving*. A stop, its timeout
-or a cancellation makes it leave, and its units finish first. At most one phase is open in a run, because only ``run``
-may open one.
-"""
+"""Phases, the handlers that answer messages in them, and signals whose handler fails."""
 
 from __future__ import annotations
 
@@ -54,6 +47,15 @@ from temporalex_django.errors import (
 
 if TYPE_CHECKING:
     from temporalex_django.core.run_context import WorkflowRuntime
+
+
+# --- phase ------------------------------------------------------------------------------------------------------------
+#
+# Phases: the parts of ``run`` that take messages, with their state, their handlers and their end.
+#
+# A phase is *idle* (the next message may be dispatched), *busy* (a sync handler runs) or *leaving*. A stop, its timeout
+# or a cancellation makes it leave, and its units finish first. At most one phase is open in a run, because only ``run``
+# may open one.
 
 
 _NOTHING: Final = object()

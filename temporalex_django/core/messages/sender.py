@@ -1,7 +1,4 @@
-"""Senders of messages, and headers.
-
-Senders: the facts about a person that travel with a message, into the history and to ``api.sender()``.
-"""
+"""Senders of messages, and headers."""
 
 from __future__ import annotations
 
@@ -15,6 +12,11 @@ from temporalex_django.core import current
 from temporalex_django.core.failures import exception_message, exception_name
 from temporalex_django.core.names import quoted
 from temporalex_django.errors import InvalidHeaders, JudgingFailed
+
+# --- sender -----------------------------------------------------------------------------------------------------------
+#
+# Senders: the facts about a person that travel with a message, into the history and to ``api.sender()``.
+
 
 #: ``judge(key, permission, message)`` returns True if the user with this key has the permission. ``message`` describes
 #: the message in words. It is called outside workflow code, never on replay.

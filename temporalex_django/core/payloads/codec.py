@@ -1,14 +1,4 @@
-"""Payloads: how values become JSON and how they are read back.
-
-Payloads: the values that may enter or leave a workflow, and their stored form. See decision 15.
-
-Every value that enters or leaves workflow code (arguments, results, messages, published state) passes ``to_plain`` on
-its *first* delivery. So live code sees exactly what a replay will see: JSON data. Dicts keep the order of their keys.
-Sets are sorted, so that the bytes do not depend on the hash seed. Receivers with annotations get the value back through
-``convert``.
-
-A ``PayloadCodec`` writes the rows of histories and inboxes. It may encrypt, but it never changes a value.
-"""
+"""Payloads: how values become JSON and how they are read back."""
 
 from __future__ import annotations
 
@@ -33,6 +23,18 @@ import msgspec
 from temporalex_django.core.payloads import external_types
 from temporalex_django.core.payloads.external_types import unreadable_reason
 from temporalex_django.errors import NotAwaited, PayloadError, TemporalexError
+
+# --- codec ------------------------------------------------------------------------------------------------------------
+#
+# Payloads: the values that may enter or leave a workflow, and their stored form. See decision 15.
+#
+# Every value that enters or leaves workflow code (arguments, results, messages, published state) passes ``to_plain`` on
+# its *first* delivery. So live code sees exactly what a replay will see: JSON data. Dicts keep the order of their keys.
+# Sets are sorted, so that the bytes do not depend on the hash seed. Receivers with annotations get the value back
+# through ``convert``.
+#
+# A ``PayloadCodec`` writes the rows of histories and inboxes. It may encrypt, but it never changes a value.
+
 
 _encoder = msgspec.json.Encoder(enc_hook=external_types.encode_external)
 #: Sorts the keys: for digests and comparisons, to which the order of keys does not matter.

@@ -1,9 +1,4 @@
-"""Branches: concurrent parts of a run, and the scopes around them.
-
-The primitives ``parallel`` and ``race``, which run units (branches) side by side.
-
-``parallel`` waits for all of them. ``race`` waits for the first and cancels the others.
-"""
+"""Branches: concurrent parts of a run, and the scopes around them."""
 
 from __future__ import annotations
 
@@ -26,6 +21,13 @@ from temporalex_django.core.run_context import WorkflowRuntime
 from temporalex_django.core.units.ivar import Call, Halt, IVar, PendingCall
 from temporalex_django.core.units.scheduler import Unit
 from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinitionError
+
+# --- branches ---------------------------------------------------------------------------------------------------------
+#
+# The primitives ``parallel`` and ``race``, which run units (branches) side by side.
+#
+# ``parallel`` waits for all of them. ``race`` waits for the first and cancels the others.
+
 
 TakenSignals = tuple[Signal, ...]
 BranchCallback = Callable[[int, Any, BaseException | None, TakenSignals], None]

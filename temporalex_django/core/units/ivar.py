@@ -1,13 +1,4 @@
-"""Variables that are set once and awaited, and calls that nobody awaited.
-
-The IVar: the only thing that a unit of workflow code can wait for (see decision 10). A ``Halt`` ends the activation.
-
-An ``IVar`` is written once and read any number of times. A unit blocks only by awaiting an empty one. Activities,
-timers, signals, phases and branches are all built on it. So the scheduler knows for certain when every unit is blocked.
-
-The idea comes from the IVar and ``waitIVar`` of the STM runtime. Keeping it to one module follows ``_traps.py`` of
-trio.
-"""
+"""Variables that are set once and awaited, and calls that nobody awaited."""
 
 from __future__ import annotations
 
@@ -142,6 +133,18 @@ if TYPE_CHECKING:
     AwaitableCall = Coroutine[object, None, T]
 else:
     AwaitableCall = Awaitable
+
+
+# --- ivar -------------------------------------------------------------------------------------------------------------
+#
+# The IVar: the only thing that a unit of workflow code can wait for (see decision 10). A ``Halt`` ends the activation.
+#
+# An ``IVar`` is written once and read any number of times. A unit blocks only by awaiting an empty one. Activities,
+# timers, signals, phases and branches are all built on it. So the scheduler knows for certain when every unit is
+# blocked.
+#
+# The idea comes from the IVar and ``waitIVar`` of the STM runtime. Keeping it to one module follows ``_traps.py`` of
+# trio.
 
 
 class IVar:

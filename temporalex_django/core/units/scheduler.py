@@ -1,11 +1,4 @@
-"""The scheduler of an activation: its units, their cancellation and their end.
-
-The scheduler: units and the rounds in which they are stepped. See decision 10.
-
-A unit is a coroutine of workflow code: ``run``, a handler, a branch. Ready units are stepped in the order in which they
-were created, each until it blocks. Units that are woken or created meanwhile join the next round. Nothing here depends
-on time, on hash order or on which wait ended first. So the same inputs give the same order on every host.
-"""
+"""The scheduler of an activation: its units, their cancellation and their end."""
 
 from __future__ import annotations
 
@@ -30,6 +23,15 @@ from temporalex_django.errors import Cancelled, DeterminismViolation, NestingErr
 
 if TYPE_CHECKING:
     from temporalex_django.core.messages.mailbox import Signal
+
+
+# --- scheduler --------------------------------------------------------------------------------------------------------
+#
+# The scheduler: units and the rounds in which they are stepped. See decision 10.
+#
+# A unit is a coroutine of workflow code: ``run``, a handler, a branch. Ready units are stepped in the order in which
+# they were created, each until it blocks. Units that are woken or created meanwhile join the next round. Nothing here
+# depends on time, on hash order or on which wait ended first. So the same inputs give the same order on every host.
 
 
 FinishCallback = Callable[[Any, BaseException | None], None]

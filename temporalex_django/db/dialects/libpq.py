@@ -1,10 +1,4 @@
-"""The wire to PostgreSQL: statements sent through libpq, arrays as parameters, and times that always load.
-
-Pipelines on PostgreSQL: statements that are sent together, with one wait for all answers.
-
-psycopg's own pipeline checks its connection at every statement, in Python. That was two fifths of the cost of a turn
-with few runs. This module gives the statements to libpq itself; types, errors and the wait are psycopg's.
-"""
+"""The wire to PostgreSQL: statements sent through libpq, arrays as parameters, and times that always load."""
 
 from __future__ import annotations
 
@@ -27,6 +21,14 @@ from psycopg.types.datetime import TimestamptzBinaryLoader
 from psycopg.waiting import Ready, Wait
 
 from temporalex_django.core.names import AFTER_ALL, BEFORE_ALL
+
+# --- libpq ------------------------------------------------------------------------------------------------------------
+#
+# Pipelines on PostgreSQL: statements that are sent together, with one wait for all answers.
+#
+# psycopg's own pipeline checks its connection at every statement, in Python. That was two fifths of the cost of a turn
+# with few runs. This module gives the statements to libpq itself; types, errors and the wait are psycopg's.
+
 
 #: Number of times that a statement is sent before it is prepared, as in psycopg; and the most that a connection keeps.
 _PREPARE_AFTER: Final = 5

@@ -1,7 +1,4 @@
-"""The inbox of runs, and messages that failed.
-
-Inboxes in SQL: the part of an inbox that a turn reads, however long the inbox is.
-"""
+"""The inbox of runs, and messages that failed."""
 
 from __future__ import annotations
 
@@ -25,6 +22,11 @@ from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import INBOX_KINDS, Inbox, InboxMessage, Outcome, RunWrite
 from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.models import Chain, Instance, Message
+
+# --- inbox ------------------------------------------------------------------------------------------------------------
+#
+# Inboxes in SQL: the part of an inbox that a turn reads, however long the inbox is.
+
 
 _HEAD = MESSAGES.pick_columns(
     *("chain_id", "id", "kind", "name", "request_id", "run_id", "after", "redelivered", "sender_key", "sender_name"),

@@ -1,9 +1,4 @@
-"""Notifications between processes: how they are sent and listened to.
-
-Signals and notifications after a commit: Django signals about what it stored, and notifications for processes.
-
-Replays write nothing, so they announce nothing. Notifications may be lost: nothing depends on them (decision 2).
-"""
+"""Notifications between processes: how they are sent and listened to."""
 
 from __future__ import annotations
 
@@ -31,6 +26,13 @@ from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.interceptors.chain import chain
 from temporalex_django.models import HumanTask
 from temporalex_django.telemetry.recording import recorder
+
+# --- notify -----------------------------------------------------------------------------------------------------------
+#
+# Signals and notifications after a commit: Django signals about what it stored, and notifications for processes.
+#
+# Replays write nothing, so they announce nothing. Notifications may be lost: nothing depends on them (decision 2).
+
 
 logger = logging.getLogger("temporalex_django.db")
 

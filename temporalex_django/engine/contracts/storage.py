@@ -1,11 +1,4 @@
-"""The contract of a storage: runs, their events and messages, and their activities.
-
-The contract between a turn and the storage, which memory and the database implement.
-
-Nothing here imports Django. A turn is one transaction: ``claim`` locks runs, ``inbox``, ``run_records`` and
-``histories`` read what it needs, ``write`` stores all that it produced. Values that cross are plain JSON data and aware
-datetimes; the storage encodes them.
-"""
+"""The contract of a storage: runs, their events and messages, and their activities."""
 
 from __future__ import annotations
 
@@ -35,6 +28,15 @@ from temporalex_django.engine.turn_report import ClaimedRuns
 
 if TYPE_CHECKING:
     from temporalex_django.engine.scheduling import EagerClaim
+
+
+# --- run storage ------------------------------------------------------------------------------------------------------
+#
+# The contract between a turn and the storage, which memory and the database implement.
+#
+# Nothing here imports Django. A turn is one transaction: ``claim`` locks runs, ``inbox``, ``run_records`` and
+# ``histories`` read what it needs, ``write`` stores all that it produced. Values that cross are plain JSON data and
+# aware datetimes; the storage encodes them.
 
 
 class RunStorage(Protocol):

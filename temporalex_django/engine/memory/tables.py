@@ -1,7 +1,4 @@
-"""The tables of the storage in memory, and how a transaction is undone.
-
-The tables of runs and messages in memory, and the operations that change several of them together.
-"""
+"""The tables of the storage in memory, and how a transaction is undone."""
 
 from __future__ import annotations
 
@@ -33,6 +30,11 @@ from temporalex_django.engine.contracts.records import (
     RunState,
 )
 from temporalex_django.engine.ids import RunRef, parse_run_id, resolve_run
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+#
+# The tables of runs and messages in memory, and the operations that change several of them together.
+
 
 _FREE = frozenset({"rejected", "undelivered", FAULT})
 

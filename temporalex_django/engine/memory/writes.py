@@ -1,7 +1,4 @@
-"""The writes of the storage in memory: starts, messages, turns and activities.
-
-The storage of what a turn has produced, in memory. Messages to other runs are stored first.
-"""
+"""The writes of the storage in memory: starts, messages, turns and activities."""
 
 from __future__ import annotations
 
@@ -561,6 +558,11 @@ class MemoryTasks(MemoryTables):
 def _copy_task(task: TaskState) -> TaskState:
     """Return a copy of the activity, which the caller may change."""
     return replace(task, args=deep_copy(task.args), kwargs=deep_copy(task.kwargs))
+
+
+# --- turn writes ------------------------------------------------------------------------------------------------------
+#
+# The storage of what a turn has produced, in memory. Messages to other runs are stored first.
 
 
 _CONTINUED = names_for_next_run(NextRun.CONTINUED)

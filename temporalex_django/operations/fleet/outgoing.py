@@ -1,7 +1,4 @@
-"""Outgoing messages, and the mirror of a cluster.
-
-Outgoing messages: rows of the outbox that wait to be sent, and dead letters, which a person sends again or drops.
-"""
+"""Outgoing messages, and the mirror of a cluster."""
 
 from __future__ import annotations
 
@@ -24,6 +21,10 @@ from temporalex_django.db.outbox import OUTBOX_QUEUE
 from temporalex_django.errors import ActionNotPossible, NotConfigured, WorkflowNotFound
 from temporalex_django.models import Instance, Outbox
 from temporalex_django.operations.base import CODE, Action, Actor
+
+# --- outgoing ---------------------------------------------------------------------------------------------------------
+#
+# Outgoing messages: rows of the outbox that wait to be sent, and dead letters, which a person sends again or drops.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,4 @@
-"""Statistics of queues and workers, and the number of workers that they ask for.
-
-Figures about the work that waits in each queue, cheap enough for monitoring every few seconds.
-"""
+"""Statistics of queues and workers, and the number of workers that they ask for."""
 
 from __future__ import annotations
 
@@ -31,6 +28,11 @@ from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.switches import switchable_names
 from temporalex_django.present.problems import no_code_text, no_poller_text
 from temporalex_django.present.view_models import DUE_GRACE_PERIOD
+
+# --- queue stats ------------------------------------------------------------------------------------------------------
+#
+# Figures about the work that waits in each queue, cheap enough for monitoring every few seconds.
+
 
 #: Most rows that are counted of one kind in one queue.
 MAX_COUNT = 10_000

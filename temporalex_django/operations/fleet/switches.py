@@ -1,7 +1,4 @@
-"""Operations on the fleet: switches, drains and clean-up.
-
-Switch off a queue, an activity or a workflow class for all workers.
-"""
+"""Operations on the fleet: switches, drains and clean-up."""
 
 from __future__ import annotations
 
@@ -39,6 +36,11 @@ from temporalex_django.models import (
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import CODE, Action, Actor
 from temporalex_django.present.problems import unstopped_text
+
+# --- switches ---------------------------------------------------------------------------------------------------------
+#
+# Switch off a queue, an activity or a workflow class for all workers.
+
 
 _MAX_NAMES = 10
 #: Tables whose rows wait for a worker, each with the condition of its partial index.

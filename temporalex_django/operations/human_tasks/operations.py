@@ -1,7 +1,4 @@
-"""Operations on human tasks: claim, release, delegate, decide.
-
-Base of the operations on a human task, and the checks that they share.
-"""
+"""Operations on human tasks: claim, release, delegate, decide."""
 
 from __future__ import annotations
 
@@ -56,6 +53,11 @@ from temporalex_django.operations.human_tasks.inbox import (
 from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.operations.runs.update import RequestAction
 from temporalex_django.present.human_tasks import TaskView, describe_task
+
+# --- base -------------------------------------------------------------------------------------------------------------
+#
+# Base of the operations on a human task, and the checks that they share.
+
 
 T = TypeVar("T")
 

@@ -1,10 +1,4 @@
-"""Failures by cause, and rows that cannot be read.
-
-Failures grouped by cause: what failed with one type of error in one function of the code is one problem to repair.
-
-This is the only definition of a group. The filters of runs, bulk jobs, ``doctor``, alerts, the admin and REST take it
-from here.
-"""
+"""Failures by cause, and rows that cannot be read."""
 
 from __future__ import annotations
 
@@ -37,6 +31,14 @@ from temporalex_django.models import (
 )
 from temporalex_django.models.fields import SafeDateTimeField, unreadable_columns
 from temporalex_django.present.project_view import FailureGroup, UnreadableRow
+
+# --- failure groups ---------------------------------------------------------------------------------------------------
+#
+# Failures grouped by cause: what failed with one type of error in one function of the code is one problem to repair.
+#
+# This is the only definition of a group. The filters of runs, bulk jobs, ``doctor``, alerts, the admin and REST take it
+# from here.
+
 
 #: Most groups of each kind, the largest first, and most groups that are looked at to find these.
 _MAX_GROUPS, _MAX_KEYS = 20, 50

@@ -1,12 +1,4 @@
-"""Lists of runs: filters, orders and annotations.
-
-The queries of the filters of runs: one for each row of ``authoring.run_filters.RUN_FILTERS``.
-
-Each function takes a queryset of runs and returns a restricted one. None of them reads anything, except that
-``stuck_runs`` reads the workers, and ``with_cause`` the keys of a group. Columns of runs that turns rewrite have no
-index, so open runs are distinguished by reading their rows, or by an index of chains or activities. Everything else is
-found by an index, or by the position of a run's id among the others.
-"""
+"""Lists of runs: filters, orders and annotations."""
 
 from __future__ import annotations
 
@@ -57,6 +49,16 @@ from temporalex_django.models.runs import AWAITED_KINDS, UNSUCCESSFUL_STATUSES
 from temporalex_django.operations.fleet.stats import live_workers
 from temporalex_django.operations.read.failure_groups import faults_of, not_replaced, with_faults
 from temporalex_django.present.view_models import LATE_PERIOD
+
+# --- run filters ------------------------------------------------------------------------------------------------------
+#
+# The queries of the filters of runs: one for each row of ``authoring.run_filters.RUN_FILTERS``.
+#
+# Each function takes a queryset of runs and returns a restricted one. None of them reads anything, except that
+# ``stuck_runs`` reads the workers, and ``with_cause`` the keys of a group. Columns of runs that turns rewrite have no
+# index, so open runs are distinguished by reading their rows, or by an index of chains or activities. Everything else
+# is found by an index, or by the position of a run's id among the others.
+
 
 Runs = QuerySet[Instance]
 

@@ -1,7 +1,4 @@
-"""Operations that control a run: pause, cancel, terminate, move, run now, skip a timer, try again, delete.
-
-Move an open run to another version of its class.
-"""
+"""Operations that control a run: pause, cancel, terminate, move, run now, skip a timer, try again, delete."""
 
 from __future__ import annotations
 
@@ -47,6 +44,10 @@ from temporalex_django.operations.base import CODE, Action, Actor
 from temporalex_django.operations.fleet.stats import live_workers
 from temporalex_django.operations.run_lookup import RunAction
 from temporalex_django.operations.runs.operator_action import OperatorRunAction, Text, batches
+
+# --- move -------------------------------------------------------------------------------------------------------------
+#
+# Move an open run to another version of its class.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,4 @@
-"""Operations on what failed in a run: its activities and messages.
-
-Operations on failed messages: signals whose handler failed.
-"""
+"""Operations on what failed in a run: its activities and messages."""
 
 from __future__ import annotations
 
@@ -17,6 +14,10 @@ from temporalex_django.backends.routing import backend_of
 from temporalex_django.db.messages.inbox import HandledMessage, failed_count, failed_messages
 from temporalex_django.models import ActivityTask, Instance, Message
 from temporalex_django.operations.runs.operator_action import ActivityAction, Input, OperatorRunAction
+
+# --- failed message ---------------------------------------------------------------------------------------------------
+#
+# Operations on failed messages: signals whose handler failed.
 
 
 class FailedMessageAction(OperatorRunAction[None]):

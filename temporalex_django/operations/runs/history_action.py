@@ -1,7 +1,4 @@
-"""Operations on the history of a run: reset, fork and compare.
-
-The base class of reset and fork, which start a run from a point of a recorded history.
-"""
+"""Operations on the history of a run: reset, fork and compare."""
 
 from __future__ import annotations
 
@@ -52,6 +49,11 @@ from temporalex_django.operations.base import CODE, Actor
 from temporalex_django.operations.run_lookup import RunAction, find_chain
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 from temporalex_django.operations.runs.start import refused_start_operation, require_start_access, require_visible_run
+
+# --- history action ---------------------------------------------------------------------------------------------------
+#
+# The base class of reset and fork, which start a run from a point of a recorded history.
+
 
 T = TypeVar("T")
 

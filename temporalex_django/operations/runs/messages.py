@@ -1,7 +1,4 @@
-"""Messages to a run: signals and queries.
-
-Send a signal to a run.
-"""
+"""Messages to a run: signals and queries."""
 
 from __future__ import annotations
 
@@ -23,6 +20,10 @@ from temporalex_django.errors import AlreadyRunning, QueryFailed, TemporalexErro
 from temporalex_django.operations.base import CODE, Action, Actor, to_plain_payload
 from temporalex_django.operations.run_lookup import RunAction, find_run
 from temporalex_django.operations.runs.start import Start
+
+# --- signal -----------------------------------------------------------------------------------------------------------
+#
+# Send a signal to a run.
 
 
 class SendSignal(RunAction[None]):

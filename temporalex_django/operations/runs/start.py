@@ -1,7 +1,4 @@
-"""Starts of one run or many.
-
-Start a run.
-"""
+"""Starts of one run or many."""
 
 from __future__ import annotations
 
@@ -39,6 +36,11 @@ from temporalex_django.graph.instance import start_snapshot
 from temporalex_django.operations.base import CODE, Action, Actor, refuse_inside_workflow, to_plain_payload
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.control import Terminate
+
+# --- start ------------------------------------------------------------------------------------------------------------
+#
+# Start a run.
+
 
 #: Tries of a start that uses or terminates the open run with its id.
 _MAX_TRIES = 5

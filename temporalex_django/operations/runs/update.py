@@ -1,7 +1,4 @@
-"""Updates of a run, their outcome and their metrics.
-
-Send an update, or another message with an answer, and wait for its outcome.
-"""
+"""Updates of a run, their outcome and their metrics."""
 
 from __future__ import annotations
 
@@ -48,6 +45,10 @@ from temporalex_django.operations.fleet.stats import live_workers
 from temporalex_django.operations.run_lookup import RunAction
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder
+
+# --- update -----------------------------------------------------------------------------------------------------------
+#
+# Send an update, or another message with an answer, and wait for its outcome.
 
 
 class RequestAction(RunAction[Any]):

@@ -1,7 +1,4 @@
-"""Definitions of schedules: the input of people, and the arguments of the runs.
-
-The definition of a schedule: everything that code declares, or people fill in, and the checks of it.
-"""
+"""Definitions of schedules: the input of people, and the arguments of the runs."""
 
 from __future__ import annotations
 
@@ -37,6 +34,11 @@ from temporalex_django.engine.schedules import SlotFailure
 from temporalex_django.errors import ScheduleInvalid, TemporalexError
 from temporalex_django.models import Schedule as ScheduleRow
 from temporalex_django.operations.base import to_plain_payload
+
+# --- definition -------------------------------------------------------------------------------------------------------
+#
+# The definition of a schedule: everything that code declares, or people fill in, and the checks of it.
+
 
 #: Input of a definition that leaves the input of a stored schedule as it is.
 KEPT: Final[Any] = object()

@@ -1,7 +1,4 @@
-"""Descriptions and lists of schedules, with their problems.
-
-Descriptions of schedules and their slots, which REST, commands and the admin show.
-"""
+"""Descriptions and lists of schedules, with their problems."""
 
 from __future__ import annotations
 
@@ -32,6 +29,11 @@ from temporalex_django.operations.schedules.operations import visible_schedules
 from temporalex_django.operations.schedules.store import backfill_of, require_readable, slot_of, table_of
 from temporalex_django.operations.schedules.sync import schedule_differences
 from temporalex_django.present.view_models import ScheduleProblem
+
+# --- describe ---------------------------------------------------------------------------------------------------------
+#
+# Descriptions of schedules and their slots, which REST, commands and the admin show.
+
 
 #: Slots that a description has.
 LAST_SLOTS = 10

@@ -1,12 +1,4 @@
-"""The broker for django-q2: a cluster advances runs with it.
-
-django-q2 as the host of workers: a broker that runs them beside its queue.
-
-    Q_CLUSTER = {..., "broker_class": "temporalex_django.workers.q2.Broker"}
-
-``manage.py qcluster`` then runs the project's own tasks as before, from the broker that the rest of ``Q_CLUSTER``
-configures. Beside them it runs processes that advance workflows. Turns never go through django-q2's queue.
-"""
+"""The broker for django-q2: a cluster advances runs with it."""
 
 from __future__ import annotations
 
@@ -32,6 +24,16 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
 from temporalex_django.liveness.guardian import WorkerGuardian
 from temporalex_django.liveness.process_identity import identity_of
+
+# --- broker -----------------------------------------------------------------------------------------------------------
+#
+# django-q2 as the host of workers: a broker that runs them beside its queue.
+#
+#     Q_CLUSTER = {..., "broker_class": "temporalex_django.workers.q2.Broker"}
+#
+# ``manage.py qcluster`` then runs the project's own tasks as before, from the broker that the rest of ``Q_CLUSTER``
+# configures. Beside them it runs processes that advance workflows. Turns never go through django-q2's queue.
+
 
 log = logging.getLogger("temporalex_django.workers")
 

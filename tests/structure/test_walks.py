@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.db import connection
+from django.test import Client
 
 from temporalex_django import Ok, api
 from temporalex_django.core.executor import Executor
@@ -31,6 +33,18 @@ AROUND = {
     "db/guards.py",
 }
 CORE = "core/executor.py"
+#: How many modules of the package each call enters when it is made a second time, on SQLite. They may only fall.
+#: A reader of a walk has to open as many files.
+CEILINGS = {
+    "handle.signal()": 28,
+    "Workflow.start()": 31,
+    "POST signals/": 39,
+    "POST instances/": 58,
+    "a turn with an activity": 80,
+    "a poll with nothing to do": 50,
+    "POST updates/": 73,
+    "POST reset/": 88,
+}
 
 
 def described() -> dict[str, list[str]]:
@@ -152,3 +166,58 @@ def test_a_decision(monkeypatch: pytest.MonkeyPatch) -> None:
         handle.decide("approved", by=ann)
 
     assert found["core"][:1] == [described()["a decision"]]
+
+
+def entered(walk: Callable[[], object]) -> int:
+    """Make the call, and count the modules of the package whose functions this thread enters."""
+    root, modules = f"{PACKAGE}/", set[str]()
+
+    def profile(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(root):
+            modules.add(frame.f_code.co_filename)
+
+    sys.setprofile(profile)
+    try:
+        walk()
+    finally:
+        sys.setprofile(None)
+    return len(modules)
+
+
+@pytest.mark.skipif(connection.vendor != "sqlite", reason="each database has files of its own")
+def test_a_walk_enters_no_more_modules_than_before(client: Client) -> None:
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    handle, *others = (Basket.start({}) for _ in range(3))
+
+    def post(path: str, **body: Any) -> None:
+        assert client.post(f"/api/instances/{path}", body, content_type="application/json").status_code in (
+            200,
+            201,
+            202,
+        )
+
+    async def run(self: Any, args: Any) -> Any:
+        return Ok(await work(1))
+
+    with_activity = flow(run, name="WalkedWithActivity")
+    walks: dict[str, Callable[[], Any]] = {
+        "handle.signal()": lambda: handle.signal("anything", 1),
+        "Workflow.start()": lambda: Basket.start({}),
+        "POST signals/": lambda: post(f"{handle.id}/signals/anything/", payload=1),
+        "POST instances/": lambda: post("", workflow=Basket.name, args={}),
+        "POST updates/": lambda: post(f"{handle.id}/updates/add/", args=1),
+        "a poll with nothing to do": run_until_idle,
+        "POST reset/": lambda: post(f"{others.pop().id}/reset/", to=0),
+    }
+    run_until_idle()
+    counts = {}
+    for _ in range(2):
+        for name, walk in walks.items():
+            counts[name] = entered(walk)
+            run_until_idle()
+        with_activity.start({})
+        counts["a turn with an activity"] = entered(run_until_idle)
+
+    assert counts.keys() == CEILINGS.keys()
+    assert {name: count for name, count in counts.items() if count > CEILINGS[name]} == {}, "find a shorter way"
+    assert {name: count for name, count in counts.items() if count < CEILINGS[name] - 2} == {}, "lower the ceiling"

@@ -352,7 +352,7 @@ def test_a_cluster_has_as_many_workers_as_the_settings_say() -> None:
 
 @pytest.mark.parametrize(("setting", "value"), [("WORKER_MAX_MEMORY_MB", 1), ("WORKER_MAX_SECONDS", 0.01)])
 def test_a_worker_that_is_old_or_large_retires(setting: str, value: Any) -> None:
-    worker_process = pytest.importorskip("temporalex_django.workers.q2.broker")
+    worker_process = pytest.importorskip("temporalex_django.workers.q2.worker_process")
     stop = threading.Event()
     with override_settings(TEMPORALEX={setting: value}):
         watch = threading.Thread(target=worker_process._watch, args=[stop], daemon=True)

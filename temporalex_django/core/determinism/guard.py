@@ -207,11 +207,6 @@ def _guard_method(cls: Any, name: str, rule: Rule) -> None:
     setattr(cls, name, guarded_method)
 
 
-# The hook in ``current.switch`` must be there before the first activation begins.
-if sys.version_info < (3, 12):
-    _install()
-
-
 # --- needs watching ---------------------------------------------------------------------------------------------------
 #
 # The test whether code of the project needs the determinism guard at all.
@@ -672,3 +667,8 @@ def _is_for_writing(arguments: tuple[Any, ...]) -> bool:
     """
     # By the flags and not by the mode: ``os.open`` reports no mode.
     return isinstance(arguments[2], int) and bool(arguments[2] & _WRITES)
+
+
+# The hook in ``current.switch`` must be there before the first activation begins.
+if sys.version_info < (3, 12):
+    _install()

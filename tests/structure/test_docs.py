@@ -12,7 +12,8 @@ from temporalex_django.core.primitive_table import PRIMITIVES
 
 ROOT = Path(__file__).resolve().parents[2]
 API = sorted(ROOT.glob("docs/reference/api/*.md"))
-PAGES = sorted([*ROOT.glob("docs/tutorial/*.md"), *ROOT.glob("docs/howto/*.md"), *API])
+SKILL = ROOT / "temporalex_django" / "SKILL.md"
+PAGES = sorted([*ROOT.glob("docs/tutorial/*.md"), *ROOT.glob("docs/howto/*.md"), *API, SKILL])
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)#:]+?)(?:#[^)]*)?\)")
 

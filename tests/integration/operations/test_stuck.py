@@ -66,13 +66,14 @@ def everywhere(client: Client) -> list[set[str]]:
     page = client.get("/admin/temporalex_django/instance/?standing=stuck").content.decode()
     listed = rest.get("/api/instances/", {"stuck": "true"}).json()["results"]
     ids = [*Instance.objects.values_list("workflow_id", flat=True)]
-    printed, doctor = shell("list", "--stuck", "true").out, shell("doctor").out
+    printed, doctor = shell("list", "--stuck", "true").out, shell("doctor")
+    assert "next:" in doctor.out, doctor.err
     return [
         {run.id for cls in (Stamps, Sleepy) for run in cls.list(stuck=True)},
         set(re.findall(r"/instance/[0-9a-f-]+/change/[^>]*>([^<]+)<", page)),
         {row["id"] for row in listed},
         {one for one in ids if one in printed},
-        {one for one in ids if f" {one}: " in doctor},
+        {one for one in ids if f" {one}: " in doctor.out},
     ]
 
 

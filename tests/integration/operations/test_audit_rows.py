@@ -239,3 +239,14 @@ def test_the_log_says_of_which_run_it_was_where_it_was_of_one(django_capture_on_
     said = [record.getMessage() for record in caplog.records]
     by = f"by user {root.user.pk} (command)"
     assert said == [f"switch_off {by}", f"start of {Basket.name} b-9 {by}"]
+
+
+def test_the_log_says_who_acted(caplog, django_capture_on_commit_callbacks):
+    ann = person("cancel")
+    caplog.set_level(logging.INFO, logger="temporalex_django.operations")
+    with django_capture_on_commit_callbacks(execute=True):
+        Cancel(target(), by=Actor(user=ann, source="rest")).execute()
+        Cancel(target(), by=Actor(source="command", account="root")).execute()
+
+    said = [record.getMessage() for record in caplog.records if record.name == "temporalex_django.operations"]
+    assert said == [f"cancel of test.Basket b-1 by user {ann.pk} (rest)", "cancel of test.Basket b-1 by root"]

@@ -382,3 +382,16 @@ def test_a_function_that_does_not_exist_is_named(alerts: Any) -> None:
     assert "tests.nowhere" in " ".join(conf.problems())
     with pytest.raises(NotConfigured, match=r"ALERTS.*tests\.nowhere\.receive"):
         conf.alert_function()
+
+
+@pytest.mark.parametrize(
+    ("text", "subject"), [("short\nand plain", "[shop] 1 problem: short and plain"), ("x" * 300, None)]
+)
+def test_a_subject_is_one_line_of_bounded_length(text: str, subject: str | None) -> None:
+    entry = rounds.AlertEntry(
+        code="late", about="", severity="error", text=text, next_step="Look.", count=1, since=timezone.now()
+    )
+    message = rounds.build_message([entry], project="shop")
+
+    assert message.subject == subject or (len(message.subject) == 120 and message.subject.endswith("x…"))
+    assert "\n" not in message.subject

@@ -385,7 +385,9 @@ def test_a_function_that_does_not_exist_is_named(alerts: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "subject"), [("short\nand plain", "[shop] 1 problem: short and plain"), ("x" * 300, None)]
+    ("text", "subject"),
+    [("short\nand plain", "[shop] 1 problem: short and plain"), ("x" * 300, None)],
+    ids=["short", "long"],
 )
 def test_a_subject_is_one_line_of_bounded_length(text: str, subject: str | None) -> None:
     entry = rounds.AlertEntry(

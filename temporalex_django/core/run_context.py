@@ -16,6 +16,7 @@ from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import encode_lossless, require_readable
 from temporalex_django.core.primitive_table import PureContext
 
+# Imported for types only: some of these modules import this one, so a real import would be a cycle.
 if TYPE_CHECKING:
     from temporalex_django.core.human_tasks import Approvals, HumanTasks
     from temporalex_django.core.messages.dispatcher import Dispatcher

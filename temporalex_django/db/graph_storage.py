@@ -14,7 +14,6 @@ from uuid import UUID
 
 from django.db.models import F
 
-from temporalex_django.authoring import workflow
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import codec, get_settings
@@ -311,7 +310,7 @@ class TaskSource:
     task: TaskState
 
     def workflow(self, version: int) -> Any:
-        return workflow.class_for_run(self.task.workflow, version)
+        return workflows.class_for_run(self.task.workflow, version)
 
     def instance(self, version: int) -> Any:
         projection = _projections(get_settings().DATABASE).get(self.task.run_id, self.workflow(version))

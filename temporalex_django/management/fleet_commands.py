@@ -259,11 +259,6 @@ COMMANDS = {
 
 
 # --- switches ---------------------------------------------------------------------------------------------------------
-#
-# Switch a queue, an activity or a workflow class off and on, for all workers.
-#
-# `switches show` lists what is off. `switches off KIND NAME` and `switches on KIND NAME` change it; workers
-# notice the change within a second.
 
 
 _VIEW_SWITCHES = Operation(action="view", permission=f"{APP}.view_switchedoff")
@@ -371,12 +366,6 @@ def _switch_output(row: SwitchedOff) -> Switch:
 
 
 # --- sync -------------------------------------------------------------------------------------------------------------
-#
-# Rebuild the rows of runs that are on the Temporal cluster from their histories there.
-#
-# `sync` compares all runs, and `sync RUN` those of one chain. Rows that were deleted come back, and open rows whose run
-# the cluster no longer has are closed. Workers keep the rows up to date by themselves, so you need this command only
-# after restoring a backup.
 
 
 class SyncCommand:
@@ -424,11 +413,6 @@ class SyncCommand:
 
 
 # --- outbox -----------------------------------------------------------------------------------------------------------
-#
-# List outgoing messages, send dead letters again, and drop messages.
-#
-# `outbox show` lists the messages that are waiting to be sent to other systems, and those that the systems refused.
-# `outbox again ID` sends a dead letter again, and `outbox drop ID` drops a message.
 
 
 _VIEW_OUTBOX = Operation(action="view", permission=f"{APP}.view_outbox")

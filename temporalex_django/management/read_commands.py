@@ -170,10 +170,6 @@ def _format_column(column: RunColumn, run_output: RunDescribed) -> str:
 
 
 # --- history ----------------------------------------------------------------------------------------------------------
-#
-# Print the history of a run, one row for each thing that happened.
-#
-# With --json, every event as one line of JSON.
 
 
 class HistoryCommand:
@@ -251,10 +247,6 @@ def _event_output(event: HistoryEvent, redactor: Redactor) -> EventPrinted:
 
 
 # --- list runs --------------------------------------------------------------------------------------------------------
-#
-# List runs, newest first unless --order says otherwise, each with a sentence about its state.
-#
-# With --json, one line of JSON for each run, without a limit and in constant memory.
 
 
 DEFERRED_COLUMNS = (*PAYLOAD_COLUMNS, "metadata")
@@ -339,8 +331,6 @@ def _run_outputs(rows: Iterator[Any], actor: Actor) -> Iterator[RunListed]:
 
 
 # --- versions ---------------------------------------------------------------------------------------------------------
-#
-# List the versions of workflows that open runs use, and which workers have their code.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,10 +402,6 @@ class VersionsCommand:
 
 
 # --- export -----------------------------------------------------------------------------------------------------------
-#
-# Write histories as JSON files, one for each run, for `temporalex replay --file` and for tests.
-#
-# The files contain the payloads in plain text.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -203,8 +203,6 @@ COMMANDS = {_command_name(action): OperatorCommand(action) for action in STEERIN
 
 
 # --- start ------------------------------------------------------------------------------------------------------------
-#
-# Start a run.
 
 
 class StartCommand:
@@ -389,8 +387,6 @@ def _find_subject(text: str) -> Model:
 
 
 # --- signal -----------------------------------------------------------------------------------------------------------
-#
-# Send a signal to a run.
 
 
 class SignalCommand:
@@ -439,8 +435,6 @@ class SignalCommand:
 
 
 # --- update -----------------------------------------------------------------------------------------------------------
-#
-# Send an update to a run and print the answer.
 
 
 class UpdateCommand:
@@ -506,8 +500,6 @@ class UpdateCommand:
 
 
 # --- resume -----------------------------------------------------------------------------------------------------------
-#
-# Give a graph the event that one of its steps is waiting for.
 
 
 class ResumeCommand:
@@ -555,8 +547,6 @@ class ResumeCommand:
 
 
 # --- query ------------------------------------------------------------------------------------------------------------
-#
-# Query a run: its published state gives the answer.
 
 
 class QueryCommand:

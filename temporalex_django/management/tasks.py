@@ -230,10 +230,6 @@ def _task_output(task: HumanTask) -> TaskPrinted:
 
 
 # --- background tasks -------------------------------------------------------------------------------------------------
-#
-# List background tasks (enqueued Django tasks), newest first: open ones, and ended ones whose results are kept.
-#
-# With --json, one line of JSON for each. Arguments and results are not printed; `get_result(id)` returns them.
 
 
 _PAGE_SIZE = 500

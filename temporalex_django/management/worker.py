@@ -314,13 +314,6 @@ def tune_collector() -> None:
 
 
 # --- health -----------------------------------------------------------------------------------------------------------
-#
-# Check the workers of this machine, for systemd, Kubernetes and people. Uses no database and no server.
-#
-# The exit status is 1 if a worker fails the check, or if there is no worker. This command reads a small file that
-# each worker rewrites about once a second.
-#
-# With --queues, print how many workers each queue of the project needs, for autoscalers. This reads the database.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

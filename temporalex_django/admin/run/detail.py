@@ -37,7 +37,6 @@ from temporalex_django.authoring.run_columns import ColumnType, Place, columns_s
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.core.names import TABLES
 from temporalex_django.core.payloads.search_attributes import to_readable
 from temporalex_django.errors import TemporalexError
@@ -621,7 +620,7 @@ def graph_class_of(run: Instance) -> type[GraphWorkflow] | None:
 
 
 def build_graph_picture(
-    graph_class: type[GraphWorkflow], events: Sequence[Event] | None, *, why_not: str | None = None
+    graph_class: type[GraphWorkflow], events: Sequence[HistoryEvent] | None, *, why_not: str | None = None
 ) -> GraphPicture:
     """Return the drawing of the graph, with the states of its steps that follow from the history of a run.
 
@@ -664,7 +663,7 @@ def build_graph_picture(
 
 
 def _step_states(
-    graph_class: type[GraphWorkflow], step_numbers: Mapping[StepRef, int], events: Sequence[Event] | None
+    graph_class: type[GraphWorkflow], step_numbers: Mapping[StepRef, int], events: Sequence[HistoryEvent] | None
 ) -> tuple[dict[int, str], str | None]:
     """Return ``(states, why_not)``: the states of the steps that the run has reached, by number of the step.
 

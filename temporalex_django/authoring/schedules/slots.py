@@ -16,8 +16,6 @@ from typing import Literal, NamedTuple, TypeAlias, cast, get_args
 from zoneinfo import ZoneInfo
 
 from temporalex_django.authoring.activity_options import check_id
-from temporalex_django.authoring.schedules import specs as calendar_rules
-from temporalex_django.authoring.schedules import specs as crons
 from temporalex_django.authoring.schedules.functions import holiday_test
 from temporalex_django.authoring.schedules.specs import (
     CalendarRule,
@@ -27,7 +25,10 @@ from temporalex_django.authoring.schedules.specs import (
     Spec,
     check_specs,
     check_year,
+    parse_rule,
+    runs_through,
     spec_key,
+    walls_after,
 )
 from temporalex_django.core.names import quoted
 from temporalex_django.errors import InvalidId, ScheduleInvalid
@@ -178,7 +179,7 @@ class TimeTable:
 
     def _source(self, spec: Spec) -> _Source:
         key = spec_key(spec)
-        if isinstance(spec, Cron) and crons.runs_through(spec.expression):
+        if isinstance(spec, Cron) and runs_through(spec.expression):
             return _Source(spec, key, by_wall=False, gap="skip", fold="both")
         if isinstance(spec, Interval) or (isinstance(spec, Once) and spec.at.tzinfo is not None):
             return _Source(spec, key, by_wall=False, gap="", fold="")
@@ -258,9 +259,9 @@ def _walls_after(spec: Spec, begin: datetime) -> Iterator[datetime]:
     """Return the naive wall-clock times of a spec strictly after ``begin``, ascending."""
     match spec:
         case Cron(expression=expression):
-            return _until_the_end_of_time(crons.walls_after(expression, begin))
+            return _until_the_end_of_time(walls_after(expression, begin))
         case CalendarRule(rule=rule, holidays=holidays):
-            return calendar_rules.parse_rule(rule).walls_after(begin, holiday_test(holidays))
+            return parse_rule(rule).walls_after(begin, holiday_test(holidays))
         case Once(at=at):
             return iter([at] if at > begin else [])
         case Interval():

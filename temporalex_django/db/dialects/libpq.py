@@ -525,6 +525,7 @@ _DUMPERS = {kind: type(f"_Dumper_{kind}", (_ArrayDumper,), {"oid": oid}) for kin
 # Statements on PostgreSQL by psycopg's public interface alone: its cursors, its pipeline and its dumpers.
 
 
+#: The number of statements whose uses the plain wire counts.
 _MOST_COUNTED: Final = 200
 
 

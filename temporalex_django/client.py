@@ -158,7 +158,7 @@ def _find_target(address: RunAddress, by: Person | None) -> RunTarget:
     Raises ``WorkflowNotFound``.
     """
     store = storage()
-    visible_runs = access.runs_for(by, alias=store.alias)
+    visible_runs = None if by is None else access.runs_for(by, alias=store.alias)
     if address.run_id is not None:
         return find_run(str(address.run_id), storage=store, visible_runs=visible_runs)
     if address.chain_id is not None:

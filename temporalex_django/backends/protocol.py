@@ -1,31 +1,26 @@
-"""``RunBackend``: what is done to runs where they live, below the operations.
+"""``RunTarget``, the run that an operation is about, and ``RunBackend``, a place outside of the tables for runs.
 
-An operation has permissions, an audit row, a Django signal and a log entry. It passes itself to the backend of its run
-as a *call*, and the backend does the innermost write or read.
+An operation on a run of the tables reads and writes the storage itself. For a run that lives elsewhere, it passes
+itself to the backend of the run as a *call*.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 from uuid import UUID
 
-from django.utils.functional import Promise
-from django.utils.translation import gettext_lazy as _
-
-from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.host import Deadline, WaitSlot, host
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Headers, Sender
-from temporalex_django.core.names import TABLES, TEMPORAL
+from temporalex_django.core.names import TABLES
 from temporalex_django.db.inserts import InsertedMessage, NewStart, StartedRun
 from temporalex_django.db.messages.inbox import HandledMessage
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.contracts.records import Outcome, RunState, TaskResult, TaskState
-from temporalex_django.engine.reset import ResetPlan
+from temporalex_django.engine.contracts.records import Outcome, RunState
 from temporalex_django.errors import AlreadyRunning, UnknownWorkflow, WorkflowClosed
 from temporalex_django.models import ActivityTask, Instance
 
@@ -58,6 +53,7 @@ class OperatorCall(RunCall, Protocol):
     ``once_id`` is the id by which a cluster recognizes the operation if it is sent again.
     """
 
+    name: ClassVar[str]
     reason: str
     seq: int | None
     once_id: str
@@ -66,40 +62,11 @@ class OperatorCall(RunCall, Protocol):
     def lock_run(self) -> RunState:
         """Lock the chain in the open transaction, check that the operation is possible, and return the run."""
 
-    def refuse(self, reason: Any, *, closed: bool) -> None:
+    def refuse(self, reason: Any, *, closed: bool) -> NoReturn:
         """Raise ``WorkflowClosed`` if ``closed`` is True, and ``ActionNotPossible`` otherwise."""
-
-
-class ActivityCall(OperatorCall, Protocol):
-    """An operation of an operator on one activity."""
-
-    def load_task(self, run: RunState) -> TaskState:
-        """Return the activity task of the call."""
-
-    def find_activity(self, task: TaskState) -> Activity[Any, Any]:
-        """Return the activity of a task; its annotations check the values that operators enter."""
 
     def require_activity_access(self, activities: Iterable[str]) -> None:
         """Raise ``ActionNotPermitted`` unless the user may operate on all of these activities (names)."""
-
-    def finish_task(self, result: TaskResult, run: RunState, **digests: Any) -> None:
-        """Store the result of the activity, and write the audit row."""
-
-
-class ResetCall(OperatorCall, Protocol):
-    """A reset. The tables replay the history and make a plan; a cluster takes only the inputs."""
-
-    def check_replay(self) -> None:
-        """Replay the history once, before the chain is locked."""
-
-    def plan(self, run: RunState) -> tuple[ResetPlan, type[Workflow]]:
-        """Return ``(plan of the reset, class of the new run)``."""
-
-    def reopen_chain(self, run: RunState, plan: ResetPlan, code: type[Workflow]) -> None:
-        """Make the chain ready for the new run."""
-
-    def record_plan(self, plan: ResetPlan, new_run_id: UUID) -> None:
-        """Write the audit row of the reset."""
 
 
 class RunQueryCall(RunCall, Protocol):
@@ -164,7 +131,7 @@ class BackendRequest(Protocol):
 
 
 class RunBackend(Protocol):
-    """A place where runs live: the tables of this package, or a Temporal cluster.
+    """A place where runs are stored outside of the tables of this package: a Temporal cluster.
 
     All methods work on the connection of the calling thread, and in its transaction if one is open. They raise the
     errors that the operations document.
@@ -173,7 +140,7 @@ class RunBackend(Protocol):
     name: str
 
     def flush(self, chain_id: UUID, *, storage: DjangoStorage) -> None:
-        """Send what the operation has written for the chain to another system, if the run lives there.
+        """Send what the operation has written for the chain.
 
         ``Action.execute`` calls it when the transaction of the operation is over.
         """
@@ -206,70 +173,23 @@ class RunBackend(Protocol):
     def query(self, call: RunQueryCall) -> Any: ...
 
     def history(self, target: RunTarget, *, storage: DjangoStorage, timeout: float | None = None) -> list[HistoryEvent]:
-        """Return the events of the selected run. ``timeout`` is in seconds, for a backend that asks for them."""
+        """Return the events of the selected run. ``timeout`` is in seconds."""
 
     def open_tasks(self, target: RunTarget, *, limit: int, storage: DjangoStorage) -> list[ActivityTask]:
         """Return the first activities of the selected run that have no result yet, by number.
 
-        The rows are for display. Those of a run that lives elsewhere are not saved.
+        The rows are for display and are not saved.
         """
 
     def closing(self, target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | None: ...
 
-    def close(self, call: OperatorCall, status: str) -> None: ...
+    def operate(self, call: OperatorCall) -> Any:
+        """Perform the operation that ``call.name`` names, and write its rows and its audit row."""
 
     def close_locked(self, call: OperatorCall, status: str, run: RunState) -> None: ...
 
-    def pause(self, call: OperatorCall) -> None: ...
-
-    def unpause(self, call: OperatorCall) -> bool: ...
-
-    def skip_timer(self, call: OperatorCall) -> None: ...
-
-    def retry_activity(self, call: ActivityCall) -> None: ...
-
-    def complete_activity(self, call: ActivityCall) -> None: ...
-
-    def fail_activity(self, call: ActivityCall) -> None: ...
-
-    def reset(self, call: ResetCall) -> str: ...
-
     def redeliver(self, call: OperatorCall, message_id: str) -> HandledMessage | None:
         """Deliver a failed message again, in the open transaction; None if the run has none with that id."""
-
-    def discard(self, call: OperatorCall, message_id: str) -> HandledMessage | None:
-        """Discard a failed message, in the open transaction; None if the run has none with that id."""
-
-    def delete(self, call: OperatorCall) -> None: ...
-
-
-# --- refusals ---------------------------------------------------------------------------------------------------------
-#
-# Operations that a backend does not have, or that it does at once. Pages read them without the client of it.
-
-
-#: For a Temporal cluster, the operations that it does not have, each with the reason and what to do instead.
-CLUSTER_REFUSALS: Final[dict[str, Promise]] = {
-    "fork": _("a run on a Temporal cluster cannot be copied: start a new run, or reset this one"),
-    "try_again": _(
-        "a task that fails on a Temporal cluster is tried again by the server: correct the code and deploy it"
-    ),
-    "move": _("a run on a Temporal cluster keeps its version: change its code with api.patched, or reset it"),
-}
-#: Operations that a Temporal cluster does at once, whatever becomes of the caller's transaction.
-_AT_ONCE: Final = frozenset(
-    {"pause", "unpause", "skip_timer", "retry_activity", "complete_activity", "fail_activity", "reset"}
-)
-
-
-def acts_at_once(backend: str, operation: str) -> bool:
-    """Return True if a backend does an operation of this name at once, so that it refuses it inside a transaction."""
-    return backend == TEMPORAL and operation in _AT_ONCE
-
-
-def refusal_of(backend: str, operation: str) -> Promise | None:
-    """Return why a backend has no operation of this name, and what to do instead; None if it has it."""
-    return CLUSTER_REFUSALS.get(operation) if backend == TEMPORAL else None
 
 
 # --- target -----------------------------------------------------------------------------------------------------------

@@ -4,36 +4,48 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.host import host
 from temporalex_django.backends.protocol import RunBackend, RunTarget
-from temporalex_django.backends.tables.backend import TablesBackend
 from temporalex_django.conf import get_settings, uses_cluster
+from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import TABLES
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import NotConfigured
 
-_tables: Final[RunBackend] = TablesBackend()
+
+def backend_of(target: RunTarget) -> RunBackend | None:
+    """Return the backend that stores a run, or None if that is the tables of this package.
+
+    Raises ``NotConfigured`` if this process cannot reach it.
+    """
+    return None if target.backend == TABLES else _cluster()
 
 
-def backend_of(target: RunTarget) -> RunBackend:
-    """Return the backend on which a run lives. Raises ``NotConfigured`` if this process cannot reach it."""
-    return _tables if target.backend == TABLES else _cluster()
-
-
-def backend_of_class(workflow: type[Workflow]) -> RunBackend:
-    """Return the backend on which new runs of a class live.
+def backend_of_class(workflow: type[Workflow]) -> RunBackend | None:
+    """Return the backend that stores new runs of a class, or None if that is the tables of this package.
 
     Raises ``NotConfigured`` as ``backend_of`` does, and for a class on a cluster that the settings do not name: no
     worker would poll it.
     """
     name = host().backend or workflow.backend or get_settings().BACKEND
     if name == TABLES:
-        return _tables
+        return None
     if host().backend is None and not uses_cluster():
         raise NotConfigured(f"{workflow.name} has backend = {name!r}, and TEMPORALEX['CLUSTER'] is empty: set it")
     return _cluster()
+
+
+def read_history(target: RunTarget, *, storage: DjangoStorage, timeout: float | None = None) -> list[HistoryEvent]:
+    """Return the events of the selected run, oldest first.
+
+    Those on a cluster are read by a worker, within ``timeout`` seconds. Raises ``QueryFailed`` for them.
+    """
+    if (backend := backend_of(target)) is not None:
+        return backend.history(target, storage=storage, timeout=timeout)
+    return storage.histories({target.selected_run_id: 0})[target.selected_run_id]
 
 
 def _cluster() -> RunBackend:

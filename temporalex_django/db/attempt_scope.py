@@ -19,7 +19,7 @@ from contextvars import ContextVar, copy_context
 from enum import Enum
 from functools import lru_cache
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from asgiref.sync import sync_to_async
 from django.core.cache import caches
@@ -45,7 +45,10 @@ class _AttemptThread(threading.local):
 
 
 _thread = _AttemptThread()
-_current: ContextVar[AttemptScope | None] = ContextVar("temporalex_attempt_scope", default=None)
+#: The scope of the attempt that runs here, or None. The wrapper of all statements asks it, so it costs no call.
+current_scope: ContextVar[AttemptScope | None] = ContextVar("temporalex_attempt_scope", default=None)
+#: The ``close_at`` of a connection that the end of its transaction closes.
+AFTER_TRANSACTION: Final = 0.0
 _shared_scopes: set[AttemptScope] = set()  # of attempts in event loops, which share the connections of a thread
 _shared_connections: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -55,28 +58,18 @@ def register_connection(connection: Any) -> None:
     if all(reference() is not connection for reference in _thread.connections):
         _thread.connections = [reference for reference in _thread.connections if reference() is not None]
         _thread.connections.append(weakref.ref(connection))
-    if (scope := _current.get()) is not None and scope.is_shared:
+    if (scope := current_scope.get()) is not None and scope.is_shared:
         _shared_connections.add(connection)
-
-
-def note_statement(sql: Any, connection: Any) -> None:
-    """Note what a statement of the attempt that runs here leaves on its session. No statement is sent for most.
-
-    Raises ``TransactionManagementError`` for a statement that an atomic activity may not send.
-    """
-    scope = _current.get()
-    if scope is not None:
-        scope.note_statement(sql, connection)
 
 
 @contextmanager
 def outside_attempt() -> Iterator[None]:
     """Return a context manager in whose block statements belong to no attempt, such as those that open a session."""
-    token = _current.set(None)
+    token = current_scope.set(None)
     try:
         yield
     finally:
-        _current.reset(token)
+        current_scope.reset(token)
 
 
 def call_in_scope(activity: str, function: Callable[[], T], *, atomic: bool = False) -> T:
@@ -164,21 +157,24 @@ class AttemptScope:
             raise problem
 
     def _enter_context(self) -> None:
-        self._token = _current.set(self)
+        self._token = current_scope.set(self)
         # A copied context has the same object, which code changes in place. This sets a copy of the default.
         decimal.setcontext(decimal.DefaultContext)
         if self._takes_caches:
             self._caches = _take_caches()
 
     def _leave_context(self) -> None:
-        _current.reset(self._token)
+        current_scope.reset(self._token)
         if self._takes_caches:
             _thread.idle_caches.append(self._caches)
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
     def note_statement(self, sql: Any, connection: Any) -> None:
-        """Note what a statement leaves on its session; see the function of this name."""
+        """Note what a statement of the attempt leaves on its session. No statement is sent for most.
+
+        Raises ``TransactionManagementError`` for a statement that an atomic activity may not send.
+        """
         if self.is_shared:
             self.used.add(connection)
         for effect in effects_of(sql if isinstance(sql, str) else _text_of(sql, connection)):
@@ -242,7 +238,7 @@ class AttemptScope:
                         "may fail into a block `with transaction.atomic():`"
                     )
                 if connection in self._changed:
-                    mark_for_closing(connection)
+                    connection.close_at = AFTER_TRANSACTION
             elif _has_begun(connection) or _is_in_transaction(connection):
                 problem = self._end_transaction(connection) or problem
             elif connection in self._changed:
@@ -340,17 +336,6 @@ def close_session(connection: Any) -> None:
         if getattr(connection, "pool", None) and connection.connection is not None:
             connection.connection.close()  # the pool drops a connection that is closed
         connection.close()
-
-
-def mark_for_closing(connection: Any) -> None:
-    """Let a connection be closed when its transaction is over."""
-    connection.close_at = 0.0
-
-
-def close_if_marked(connection: Any) -> None:
-    """Close a connection that ``mark_for_closing`` has marked. Its transaction is over."""
-    if connection.close_at == 0.0:
-        close_session(connection)
 
 
 def _text_of(sql: Any, connection: Any) -> str:

@@ -19,9 +19,10 @@ from django.db.backends.signals import connection_created
 from django.dispatch import receiver
 
 from temporalex_django.conf import SETTING, get_settings, read
+from temporalex_django.core.current import is_guarded
 from temporalex_django.core.determinism import guard
 from temporalex_django.core.determinism.rules import Rule
-from temporalex_django.db.attempt_scope import note_statement, outside_attempt, register_connection
+from temporalex_django.db.attempt_scope import current_scope, outside_attempt, register_connection
 from temporalex_django.errors import NotConfigured
 
 # --- guarded orm ------------------------------------------------------------------------------------------------------
@@ -75,8 +76,11 @@ def refuse_query(execute: Callable[..., Any], sql: Any, params: Any, many: bool,
     Raises ``DeterminismViolation`` in workflow code, before anything is sent. Raises ``TablesMissing`` if the database
     reports that it lacks a table of this package.
     """
-    guard.refuse_in_step(guard.ORM)
-    note_statement(sql, context["connection"])
+    # The wrapper runs for every statement: nothing is called unless workflow code or an attempt runs here.
+    if is_guarded():
+        guard.refuse_in_step(guard.ORM)
+    if (scope := current_scope.get()) is not None:
+        scope.note_statement(sql, context["connection"])
     try:
         return execute(sql, params, many, context)
     except (OperationalError, ProgrammingError) as exc:

@@ -166,6 +166,23 @@ class RunReader:
         return (workflow, version) in live_versions
 
 
+def read_closing(chain_id: UUID, *, session: StorageSession) -> tuple[str, Any] | None:
+    """Return ``(status, attributes of the closing event)`` of the last run of a chain; None while it is open.
+
+    One read.
+    """
+    rows = session.sql.select(
+        "select i.status, i.closing from temporalex_chain c join temporalex_instance i on i.id = c.run_id"
+        " where c.id = %s and c.closed",
+        [chain_id],
+        ("text", "bytea"),
+    )
+    if not rows:
+        return None
+    status, closing = rows[0]
+    return status, None if closing is None else codec().decode(closing)
+
+
 def _run_record(row_values: dict[str, Any]) -> RunRecord:
     """Return the record of a run from the values of its row, by field; JSON columns among them are still text."""
     for name in ("search_attributes", "headers"):

@@ -13,7 +13,7 @@ from django.db.transaction import TransactionManagementError
 
 from temporalex_django.conf import WITHOUT_TIME_ZONES, get_settings
 from temporalex_django.core import process
-from temporalex_django.db.attempt_scope import close_if_marked
+from temporalex_django.db.attempt_scope import AFTER_TRANSACTION, close_session
 from temporalex_django.db.connections import set_transaction_limits, worker_statement_timeout
 from temporalex_django.db.dialects.base import get_dialect
 from temporalex_django.engine import policy
@@ -121,8 +121,8 @@ class StorageSession:
                     if site and outermost:
                         process.reached(f"{site}: before commit")
         finally:
-            if outermost:
-                close_if_marked(connection)
+            if outermost and connection.close_at == AFTER_TRANSACTION:
+                close_session(connection)
         if site and outermost:
             process.reached(f"{site}: after commit")
 

@@ -28,7 +28,7 @@ from temporalex_django.authoring.run_columns import (
 )
 from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
 from temporalex_django.backends.protocol import RunTarget
-from temporalex_django.backends.routing import backend_of
+from temporalex_django.backends.routing import read_history
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import replay
 from temporalex_django.core.history.events import CLOSED_STATUSES
@@ -501,7 +501,7 @@ def _write_history(row: Instance, folder: Path, redactor: Redactor, storage: Dja
     """Write the history of the run to a file in ``folder``, redacted by ``redactor``, and return the line about it."""
     path = folder / f"{_safe_file_name(row.workflow)}-{row.pk}.json"
     target = RunTarget.of(row)
-    events = [redactor.redact_event(event) for event in backend_of(target).history(target, storage=storage)]
+    events = [redactor.redact_event(event) for event in read_history(target, storage=storage)]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         # Payloads may be confidential, so only the owner can read the file.

@@ -26,7 +26,7 @@ from temporalex_django.authoring import authorization
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.backends.host import host
-from temporalex_django.backends.protocol import AuditSubject
+from temporalex_django.backends.protocol import AuditSubject, RunBackend
 from temporalex_django.conf import get_settings
 from temporalex_django.core import current
 from temporalex_django.core.messages.sender import Headers, Sender, check_headers
@@ -67,7 +67,7 @@ class Actor:
     @property
     def sender(self) -> Sender | None:
         """The key and the name of the user, which are stored with each message that they send; None for code."""
-        return authorization.sender_of(self.user)
+        return None if self.user is None else authorization.sender_of(self.user)
 
 
 CODE = Actor()
@@ -121,7 +121,7 @@ class Action(ABC, Generic[T]):
         with self.client_call():
             with self.audit_denials():
                 self.check()
-                result = self.perform()
+                result = self.perform() if self.remote is None else self.perform_remotely()
             self.flush()
         return result
 
@@ -190,8 +190,17 @@ class Action(ABC, Generic[T]):
             audit.record_denial(self.by, self.name, str(exc), run=self.row, **context)
             raise
 
+    @property
+    def remote(self) -> RunBackend | None:
+        """The backend that stores the run of the operation outside of the tables; None on the tables."""
+        return None
+
     @abstractmethod
     def perform(self) -> T: ...
+
+    def perform_remotely(self) -> T:
+        """Perform the operation on a run that ``remote`` stores."""
+        return self.perform()
 
     def check(self) -> None:
         """Raise ``ActionNotPermitted`` unless the access policy allows the operation.

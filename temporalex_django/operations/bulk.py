@@ -25,10 +25,10 @@ from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.run_columns import UNREAD_COLUMNS
 from temporalex_django.backends.host import host
-from temporalex_django.backends.protocol import AuditSubject, RunTarget, acts_at_once
+from temporalex_django.backends.protocol import AuditSubject, RunTarget
 from temporalex_django.conf import codec, get_settings, uses_cluster
 from temporalex_django.core.failures import error_line
-from temporalex_django.core.names import TEMPORAL, check_message_id, check_name, counted, fit_note, quoted
+from temporalex_django.core.names import check_message_id, check_name, counted, fit_note, quoted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
 from temporalex_django.engine.ids import parse_run_id, uuid7
@@ -195,7 +195,8 @@ def _is_replay_job(job: BulkJob) -> bool:
 
 def _is_done_at_once(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> bool:
     """Return True if the run of the item lives on a cluster, which does the operation at once. At most one read."""
-    if not (uses_cluster() and acts_at_once(TEMPORAL, job.action)):
+    action = operator_action(job.action)
+    if not uses_cluster() or action is None or action.cluster != "at once":
         return False
     return Instance.objects.using(storage.alias).filter(pk=item.run_id, mirrored_at__isnull=False).exists()
 

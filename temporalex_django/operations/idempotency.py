@@ -11,7 +11,7 @@ from uuid import UUID
 from django.utils import timezone
 
 from temporalex_django.authoring import authorization
-from temporalex_django.backends.protocol import RunTarget, acts_at_once
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.conf import get_settings
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.errors import IdempotencyKeyReused, OutcomeUnknown, RunChanged, UpdateTimeout, WorkflowNotFound
@@ -22,11 +22,6 @@ from temporalex_django.operations.base import Actor, storage
 # --- idempotency ------------------------------------------------------------------------------------------------------
 #
 # Idempotent requests: a request that is sent again with its key is not executed again and gets the same answer.
-
-
-def is_done_at_once(run: Instance, operation: str) -> bool:
-    """Return True if the backend of a run does the operation of this name at once, outside of transactions."""
-    return acts_at_once(run.backend, operation)
 
 
 class DuplicateRequest(Exception):

@@ -12,6 +12,8 @@ from types import MappingProxyType
 from typing import Any
 
 from temporalex_django import operations
+from temporalex_django.core.names import TEMPORAL
+from temporalex_django.models import Instance
 from temporalex_django.operations.base import Action, registry
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 
@@ -24,3 +26,8 @@ ACTIONS: MappingProxyType[str, type[Action[Any]]] = MappingProxyType(dict(sorted
 STEERING: MappingProxyType[str, type[OperatorRunAction[Any]]] = MappingProxyType(
     {name: action for name, action in ACTIONS.items() if issubclass(action, OperatorRunAction)}
 )
+
+
+def acts_at_once(run: Instance, operation: str) -> bool:
+    """Return True if the backend of a run does the operation of this name at once, outside of transactions."""
+    return run.backend == TEMPORAL and getattr(ACTIONS[operation], "cluster", "") == "at once"

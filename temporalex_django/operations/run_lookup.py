@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 from uuid import UUID
 
 from django.core.exceptions import EmptyResultSet
 from django.db.models import QuerySet
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
 
 from temporalex_django import access
 from temporalex_django.access import is_unfiltered
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.run_filters import NEWEST_FIRST
-from temporalex_django.backends.protocol import RunTarget
+from temporalex_django.backends.protocol import RunBackend, RunTarget
 from temporalex_django.backends.routing import backend_of
-from temporalex_django.core.names import all_names, current_name, quoted
+from temporalex_django.core.names import TABLES, all_names, current_name, quoted
 from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.db.sql_columns import CHAINS, RUNS
 from temporalex_django.db.storage import DjangoStorage
@@ -29,6 +31,8 @@ from temporalex_django.operations.read.run_filters import iterate_runs
 T = TypeVar("T")
 #: The runs among which somebody searches; None means all runs.
 Runs = QuerySet[Instance] | None
+#: What an operation may promise for runs on a Temporal cluster; see ``RunAction``.
+CLUSTER_PROMISES: Final = ("asks", "at once", "rows only")
 IdQuery = tuple[str, list[Any]]
 
 _CHAIN = CHAINS.pick_columns("id", "run_id", "queue", "closed", "paused", "backend")
@@ -45,13 +49,35 @@ _LAST_RUN_SQL = "where i.workflow_id = %s{} order by i.workflow desc, i.id desc 
 
 
 class RunAction(Action[T]):
-    """Base class of the operations on an existing run; ``target`` is that run with its chain."""
+    """Base class of the operations on an existing run; ``target`` is that run with its chain.
+
+    ``cluster`` says what the operation does for a run on a Temporal cluster:
+
+    - "asks": the cluster is asked, through the outbox or directly, and the rows follow.
+    - "at once": the cluster does it whatever becomes of the caller's transaction, so it is refused in one.
+    - "rows only": it changes or reads only rows of this project.
+    - a text: it is refused, and the text says why and what to do instead. That is the default.
+    """
 
     target: RunTarget
+    cluster: ClassVar[str | Promise] = _("it has no meaning for a run on a Temporal cluster")
+
+    @classmethod
+    def cluster_refusal(cls) -> str | Promise | None:
+        """Return the text that refuses the operation for runs on a Temporal cluster, or None."""
+        return None if cls.cluster in CLUSTER_PROMISES else cls.cluster
+
+    @property
+    def remote(self) -> RunBackend | None:
+        """The backend that stores the run outside of the tables; None on the tables, or if only rows change."""
+        if self.target.backend == TABLES or self.cluster == "rows only":
+            return None
+        return backend_of(self.target)
 
     def flush(self) -> None:
-        """Send to the backend of the run (such as a Temporal cluster) what the operation has stored for it."""
-        backend_of(self.target).flush(self.target.chain_id, storage=self.storage)
+        """Send to a Temporal cluster what the operation has stored for the run, if it lives there."""
+        if (remote := self.remote) is not None:
+            remote.flush(self.target.chain_id, storage=self.storage)
 
     @property
     def row(self) -> Instance:

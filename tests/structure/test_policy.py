@@ -15,7 +15,7 @@ _FILES = [path for room in _ROOMS for path in modules(PACKAGE / room) if path !=
 _NAMES = [key for key in vars(policy) if key.isupper()]
 #: Numbers that say how something is stored or measured, or what an operation may do. None of them schedules anything.
 _ELSEWHERE = {
-    "db/attempt_scope.py": {"_OPEN_STATES", "_LONGEST_CACHED"},
+    "db/attempt_scope.py": {"AFTER_TRANSACTION", "_OPEN_STATES", "_LONGEST_CACHED"},
     "db/dialects/libpq.py": {"_PREPARE_AFTER", "_MOST_PREPARED", "_MOST_COUNTED", "TESTED_VERSIONS"},
     "db/dialects/postgres.py": {"_WAIT_LOCK"},
     "db/messages/notify.py": {"_PAYLOAD_IDS"},

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 PAGE = ROOT / "docs" / "architecture.md"
 #: They stand around a walk and hand it on: the call of a handle as a request, access, time limits, and statements.
 AROUND = {
-    *("authoring/requests.py", "operations/base.py", "backends/tables/backend.py", "engine/watchdog.py"),
+    *("authoring/requests.py", "operations/base.py", "engine/watchdog.py"),
     "db/guards.py",
 }
 CORE = "core/executor.py"

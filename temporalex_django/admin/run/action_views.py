@@ -38,7 +38,8 @@ from temporalex_django.forms.payload_forms import NOTHING, PayloadForm, TokenFor
 from temporalex_django.models import Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.idempotency import DuplicateRequest, is_done_at_once
+from temporalex_django.operations.idempotency import DuplicateRequest
+from temporalex_django.operations.registry import acts_at_once
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.start import Start, refused_start_operation
 
@@ -163,7 +164,7 @@ class RunActionView(ABC):
         Raises ``DuplicateRequest`` if the token is stored already.
         """
         once = idempotent_request(request, form.cleaned_data["token"])
-        with once.run_once_at_once() if is_done_at_once(run, action) else once.run_once() as answer:
+        with once.run_once_at_once() if acts_at_once(run, action) else once.run_once() as answer:
             success_message = self.act(request, run, form)
             answer.made = run.pk
         return success_message

@@ -14,7 +14,7 @@ from temporalex_django.backends.cluster.ids import cluster_id
 from temporalex_django.backends.cluster.requests import ClusterRequest
 from temporalex_django.backends.cluster.runs import adopt
 from temporalex_django.backends.host import inside_transaction
-from temporalex_django.backends.protocol import ActivityCall, OperatorCall, RequestCall, RunQueryCall, RunTarget
+from temporalex_django.backends.protocol import OperatorCall, RequestCall, RunQueryCall, RunTarget
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Headers, Sender
@@ -213,8 +213,14 @@ class ClusterBackend:
 
     # -- what operators do --------------------------------------------------------------------------------------------
 
-    def close(self, call: OperatorCall, status: str) -> None:
-        """Terminate the run, or request the cancellation of a graph if ``status`` is "cancelled".
+    def operate(self, call: OperatorCall) -> Any:
+        """Perform the operation that ``call.name`` names. See ``operate.OPERATIONS`` for those that the server does."""
+        if (operation := operate.OPERATIONS.get(call.name)) is not None:
+            return operation(call)
+        return self._close(call)
+
+    def _close(self, call: OperatorCall) -> None:
+        """Terminate the run, or request the cancellation of a graph.
 
         Termination closes the rows at once, and the outbox then terminates the run on the cluster. A start that nobody
         has begun to send is never sent. Writes the audit row.
@@ -222,10 +228,10 @@ class ClusterBackend:
         storage, target = call.storage, call.target
         with storage.transaction():
             run = call.lock_run()
-            if status == "cancelled":
+            if call.name == "cancel":
                 self._insert(target.chain_id, "cancel", {"reason": call.reason}, storage=storage)
             else:
-                mirror.close_locked(run, status, {"reason": call.reason}, storage=storage)
+                mirror.close_locked(run, "terminated", {"reason": call.reason}, storage=storage)
                 if not outgoing.drop_unsent_start(target.chain_id, storage=storage):
                     self._insert(target.chain_id, "terminate", {"reason": call.reason}, storage=storage)
             call.record(target.audit_subject, reason=call.reason)
@@ -235,38 +241,6 @@ class ClusterBackend:
         Outbox.objects.using(call.storage.alias).filter(chain=run.chain_id, destination=DESTINATION).delete()
         mirror.close_locked(run, status, {"reason": call.reason, "outside": True}, storage=call.storage)
         call.record(call.target.audit_subject, reason=call.reason)
-
-    def pause(self, call: OperatorCall) -> None:
-        """Pause the run on the cluster. See ``operate.pause``."""
-        operate.pause(call)
-
-    def unpause(self, call: OperatorCall) -> bool:
-        """Unpause the run on the cluster. Returns False, because no run on a cluster stays blocked.
-
-        See ``operate.unpause``.
-        """
-        operate.unpause(call)
-        return False
-
-    def skip_timer(self, call: OperatorCall) -> None:
-        """Make a running timer fire now. See ``operate.skip_timer``."""
-        operate.skip_timer(call)
-
-    def retry_activity(self, call: ActivityCall) -> None:
-        """Make the cluster retry the activity now. See ``operate.retry_activity``."""
-        operate.retry_activity(call)
-
-    def complete_activity(self, call: ActivityCall) -> None:
-        """Complete the activity on the cluster with the operator's result. See ``operate.complete_activity``."""
-        operate.complete_activity(call)
-
-    def fail_activity(self, call: ActivityCall) -> None:
-        """Fail the activity on the cluster. See ``operate.fail_activity``."""
-        operate.fail_activity(call)
-
-    def reset(self, call: OperatorCall) -> str:
-        """Reset the run on the cluster, and return the id of the row of the new run. See ``operate.reset``."""
-        return operate.reset(call)
 
     def redeliver(self, call: OperatorCall, message_id: str) -> HandledMessage | None:
         """Send a signal whose handler failed again, with its message id. Returns None if there is no such signal.
@@ -287,11 +261,3 @@ class ClusterBackend:
         }
         self._insert(call.target.chain_id, "signal", signal, sender=sender, storage=call.storage)
         return inbox.handled_message(row)
-
-    def discard(self, call: OperatorCall, message_id: str) -> HandledMessage | None:
-        """Discard a signal whose handler failed, so that it is not delivered again. Returns None if there is none."""
-        return inbox.discard(call.target.chain_id, message_id, alias=call.storage.alias)
-
-    def delete(self, call: OperatorCall) -> None:
-        """Delete the rows of a closed chain; the outbox then deletes its runs on the cluster. See ``operate``."""
-        operate.delete(call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any, Final
 from uuid import UUID
 
@@ -23,7 +24,7 @@ from temporalex_django.backends.cluster.answers import report_unavailable, repor
 from temporalex_django.backends.cluster.client import cluster_client
 from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, run_of
 from temporalex_django.backends.host import inside_transaction
-from temporalex_django.backends.protocol import ActivityCall, OperatorCall
+from temporalex_django.backends.protocol import OperatorCall
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.payloads import codec
 from temporalex_django.db.inserts import reopen_chain
@@ -210,16 +211,15 @@ def _by(call: OperatorCall) -> dict[str, Any]:
     return {} if sender is None else {"by": sender}
 
 
-def _find_pending(call: ActivityCall, name: str, run: ClusterRun) -> PendingActivityInfo:
+def _find_pending(call: OperatorCall, name: str, run: ClusterRun) -> PendingActivityInfo:
     """Return what the server says about the open activity of the call. Raises ``ActionNotPossible`` without one."""
     for info in pending.describe_pending(run, label=label_of(call, name)):
         if info.activity_id == str(call.seq):
             return info
-    call.refuse(_("no activity with that number is open: it has ended, or was cancelled"), closed=False)
-    raise AssertionError("unreachable")
+    return call.refuse(_("no activity with that number is open: it has ended, or was cancelled"), closed=False)
 
 
-def retry_activity(call: ActivityCall) -> None:
+def retry_activity(call: OperatorCall) -> None:
     """Make the cluster retry a failed activity now, then write the audit row.
 
     Raises ``WorkflowClosed`` for a closed run. Raises ``ActionNotPossible`` if the call has a new input, if the
@@ -250,7 +250,7 @@ def retry_activity(call: ActivityCall) -> None:
     _record(call, seq=call.seq, activity=info.activity_type.name)
 
 
-def _find_call(call: ActivityCall, name: str, run: ClusterRun) -> HistoryEvent:
+def _find_call(call: OperatorCall, name: str, run: ClusterRun) -> HistoryEvent:
     """Return the event that scheduled the open activity of the call, whose code has to allow what is done by hand."""
     info = _find_pending(call, name, run)
     call.require_activity_access([info.activity_type.name])
@@ -263,11 +263,10 @@ def _find_call(call: ActivityCall, name: str, run: ClusterRun) -> HistoryEvent:
                     _("the code of the activity does not allow operators to do this (by_hand=False)"), closed=False
                 )
             return event
-    call.refuse(_("the activity has ended in the meantime"), closed=False)
-    raise AssertionError("unreachable")
+    return call.refuse(_("the activity has ended in the meantime"), closed=False)
 
 
-def complete_activity(call: ActivityCall) -> None:
+def complete_activity(call: OperatorCall) -> None:
     """Complete the activity on the cluster with the operator's result, then write the audit row.
 
     The annotation of the activity must accept the result, so this process needs its code. Raises ``PayloadError`` for a
@@ -300,7 +299,7 @@ def complete_activity(call: ActivityCall) -> None:
     _record(call, seq=call.seq, activity=name, digest=codec.digest(result))
 
 
-def fail_activity(call: ActivityCall) -> None:
+def fail_activity(call: OperatorCall) -> None:
     """Fail the activity on the cluster with the operator's message and no further attempt; then write the audit row.
 
     Raises ``WorkflowClosed`` for a closed run. Raises ``ActionNotPossible`` for an activity that has ended or does not
@@ -320,7 +319,7 @@ def fail_activity(call: ActivityCall) -> None:
 
 
 def _completion(
-    call: ActivityCall, run: ClusterRun, result: Any, **metadata: Any
+    call: OperatorCall, run: ClusterRun, result: Any, **metadata: Any
 ) -> service.RespondActivityTaskCompletedByIdRequest:
     """Return the request that ends an activity with a result, whose metadata names the person and ``metadata``."""
     client = cluster_client()
@@ -335,7 +334,7 @@ def _completion(
     )
 
 
-def _end_activity(call: ActivityCall, name: str, make: Any) -> None:
+def _end_activity(call: OperatorCall, name: str, make: Any) -> None:
     with report_unavailable(label_of(call, name)):
         try:
             cluster_client().call(make)
@@ -479,8 +478,7 @@ def _task_to_keep(call: OperatorCall, state: dict[str, Any], tasks: dict[str, in
     numbers = sorted(map(int, tasks))
     if to == (numbers[-1] if numbers else 0) + 1:
         return last_task + 1
-    call.refuse(_("the run has no activation with that number"), closed=False)
-    raise AssertionError("unreachable")
+    return call.refuse(_("the run has no activation with that number"), closed=False)
 
 
 def _excluded(messages: str) -> list[Any]:
@@ -507,3 +505,13 @@ def delete(call: OperatorCall) -> None:
         delete_chain(chain_id, storage=storage)
         if runs:  # otherwise its start was never sent
             outgoing.insert(chain_id, "delete", {"cluster_id": cluster_id, "runs": runs}, storage=storage)
+
+
+#: Operations that the server performs, by name.
+OPERATIONS: Final[dict[str, Callable[[OperatorCall], object]]] = {
+    operation.__name__: operation
+    for operation in (
+        *(pause, unpause, skip_timer, retry_activity, complete_activity, fail_activity),
+        *(reset, delete),
+    )
+}

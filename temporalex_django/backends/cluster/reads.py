@@ -23,8 +23,9 @@ from temporalex_django.backends.cluster.client import ClusterClient, ClusterUnav
 from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, run_of
 from temporalex_django.backends.host import inside_transaction
 from temporalex_django.backends.protocol import RunQueryCall, RunTarget
-from temporalex_django.backends.tables.backend import RowQuery, read_closing
+from temporalex_django.backends.tables.queries import RowQuery
 from temporalex_django.core.history.events import CLOSING, HistoryEvent
+from temporalex_django.db.run_reader import read_closing
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import BlockMark
 from temporalex_django.errors import HistoryGone, QueryFailed, QueryTimeout, TemporalexError, UnknownQuery
@@ -210,7 +211,7 @@ def closing(target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | N
     worker; the rows are then corrected in a transaction.
     """
     chain_id = target.chain_id
-    known_end = read_closing(chain_id, storage=storage)
+    known_end = read_closing(chain_id, session=storage)
     if known_end is not None and (watch := _watches.pop(chain_id, None)) is not None:
         watch.end.cancel()
     if known_end is not None or inside_transaction(storage.alias):
@@ -233,7 +234,7 @@ def closing(target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | N
     if row is not None:
         with storage.transaction():
             mirror.close_run(row.pk, *end, storage=storage)
-    return read_closing(chain_id, storage=storage)
+    return read_closing(chain_id, session=storage)
 
 
 def _end_of(watch: _Watch) -> tuple[str, dict[str, Any]] | None:

@@ -18,11 +18,7 @@ def find_dialect(alias: str) -> Dialect | None:
 
     A dialect sends statements, and knows how PostgreSQL or SQLite differ in them.
     """
-    return _build_dialect(connections[alias].vendor, alias)
-
-
-@cache
-def _build_dialect(vendor: str, alias: str) -> Dialect | None:
+    vendor = connections[alias].vendor
     if vendor == "postgresql":
         from temporalex_django.db.dialects.postgres import PostgresDialect  # noqa: PLC0415 - psycopg is an extra
 
@@ -34,8 +30,11 @@ def _build_dialect(vendor: str, alias: str) -> Dialect | None:
     return None
 
 
+@cache
 def get_dialect(alias: str) -> Dialect:
     """Return the dialect of the database behind ``alias``: the object that sends statements to PostgreSQL or SQLite.
+
+    A process has one for each alias.
 
     Raises ``NotConfigured`` for a database that is not supported.
     """

@@ -33,16 +33,17 @@ from temporalex_django.backends.host import (
     wait_for,
 )
 from temporalex_django.backends.protocol import RunTarget
-from temporalex_django.backends.routing import backend_of, cluster_module
+from temporalex_django.backends.routing import backend_of, cluster_module, read_history
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import TABLES, check_wait
 from temporalex_django.core.payloads.codec import resolve_hints
-from temporalex_django.db.activity_tasks import failed_attempts
+from temporalex_django.db.activity_tasks import failed_attempts, open_tasks
 from temporalex_django.db.claims.limited import read_switches
 from temporalex_django.db.graph_storage import instance_of
 from temporalex_django.db.messages.inbox import failed_count, failed_messages
 from temporalex_django.db.messages.notify import listen
+from temporalex_django.db.run_reader import read_closing
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.activity_policy import open_run_text, run_result
 from temporalex_django.engine.refusals import start_wait
@@ -257,7 +258,7 @@ def load_history(target: RunTarget, *, storage: DjangoStorage, redactor: Redacto
 
     The run is the one that the caller found by its run id, or else the current run of the chain.
     """
-    return [redactor.redact_event(event) for event in backend_of(target).history(target, storage=storage)]
+    return [redactor.redact_event(event) for event in read_history(target, storage=storage)]
 
 
 class ResultWaiter:
@@ -301,7 +302,9 @@ class ResultWaiter:
 
         One read.
         """
-        return backend_of(self.target).closing(self.target, storage=self.storage)
+        if (remote := backend_of(self.target)) is not None:
+            return remote.closing(self.target, storage=self.storage)
+        return read_closing(self.target.chain_id, session=self.storage)
 
     def resolve(self, outcome: tuple[str, Any] | None) -> Any:
         """Return the result of the chain, or raise its error; ``outcome`` is the pair that ``poll`` returned.
@@ -677,7 +680,9 @@ def open_tasks_or_error(
     target: RunTarget, *, limit: int = MAX_TASKS, storage: DjangoStorage
 ) -> tuple[Sequence[ActivityTask], str | None]:
     """Return ``(open activities of a run, None)``, or no activities and a sentence that says why they are not known."""
-    return _or_error(lambda: backend_of(target).open_tasks(target, limit=limit, storage=storage))
+    if (remote := backend_of(target)) is not None:
+        return _or_error(lambda: remote.open_tasks(target, limit=limit, storage=storage))
+    return open_tasks(target.selected_run_id, limit=limit, alias=storage.alias), None
 
 
 def read_block(run: Instance, target: RunTarget, *, storage: DjangoStorage) -> None:
@@ -696,7 +701,7 @@ def history_or_error(target: RunTarget, *, storage: DjangoStorage) -> tuple[Sequ
     """Return ``(events of a run, None)``, or no events and a sentence that says why they are not known."""
     if target.paused:
         return (), _("The run is paused. A Temporal cluster does not pass queries on to a paused run.")
-    return _or_error(lambda: backend_of(target).history(target, storage=storage, timeout=HISTORY_SECONDS))
+    return _or_error(lambda: read_history(target, storage=storage, timeout=HISTORY_SECONDS))
 
 
 def _or_error(read: Callable[[], Sequence[T]]) -> tuple[Sequence[T], str | None]:
@@ -717,4 +722,4 @@ def history_of(target: RunTarget, *, storage: DjangoStorage) -> Sequence[History
     """Return the events of a run on a cluster, or None for a run whose events are rows. Raises ``QueryFailed``."""
     if target.backend == TABLES:
         return None
-    return backend_of(target).history(target, storage=storage)
+    return read_history(target, storage=storage)

@@ -17,8 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.run_columns import RUN_COLUMNS
 from temporalex_django.authoring.workflow import fork_options, start_options
-from temporalex_django.backends.protocol import AuditSubject, RunTarget, find_run_class, refusal_of
-from temporalex_django.backends.routing import backend_of
+from temporalex_django.backends.protocol import AuditSubject, RunTarget, find_run_class
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.history.events import HistoryEvent as Event
@@ -27,13 +26,21 @@ from temporalex_django.core.history.people import next_run_snapshot
 from temporalex_django.core.history.replay import replay
 from temporalex_django.core.names import TEMPORAL, fit_note
 from temporalex_django.db.background_hooks import run_due
-from temporalex_django.db.inserts import notify_on_commit
+from temporalex_django.db.inserts import insert_message, notify_on_commit
+from temporalex_django.db.retention import delete_chain
 from temporalex_django.engine.activity_policy import begins_later, is_due
-from temporalex_django.engine.blocked import retry_immediately
+from temporalex_django.engine.blocked import CRASH, retry_immediately
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import token, uuid7
-from temporalex_django.engine.operator_overrides import absent_timer_text, pending_timers, skip_message_id
-from temporalex_django.engine.run_closing import close_for_move
+from temporalex_django.engine.operator_overrides import (
+    absent_timer_text,
+    pause_run,
+    pending_timers,
+    skip_message_id,
+    skip_timer,
+    unpause_run,
+)
+from temporalex_django.engine.run_closing import CLOSERS, close_for_move
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import ActionNotPossible, TemporalexError
 from temporalex_django.graph.instance import snapshot_for_version
@@ -76,6 +83,9 @@ class Move(RunAction[MoveOutcome]):
     """
 
     name: ClassVar[str] = "move"
+    cluster: ClassVar[str | Promise] = _(
+        "a run on a Temporal cluster keeps its version: change its code with api.patched, or reset it"
+    )
     permission: ClassVar[str] = "terminate_instance"
     forced: ClassVar[bool] = True
 
@@ -117,8 +127,8 @@ class Move(RunAction[MoveOutcome]):
         If it returns a reason, the caller has to roll back.
         """
         target = self.target
-        if refusal := refusal_of(target.backend, self.name):
-            return str(refusal)
+        if target.backend == TEMPORAL:
+            return str(self.cluster_refusal())
         run = inline_turn.try_lock_run(target, storage=self.storage, wait=0)
         if run is None:
             return "another process is advancing it: try again"
@@ -218,6 +228,7 @@ class Cancel(OperatorRunAction[None]):
     """
 
     name: ClassVar[str] = "cancel"
+    cluster: ClassVar[str | Promise] = "asks"
     permission: ClassVar[str] = "cancel_instance"
     label: ClassVar[Promise] = _("Cancel")
     summary: ClassVar[Promise] = _("Ask a run to end.")
@@ -243,7 +254,10 @@ class Cancel(OperatorRunAction[None]):
             starts_at = storage.run_records([run.run_id])[run.run_id].starts_at
             if not begins_later(run, starts_at, storage.now()):
                 return False
-            backend_of(target).close_locked(self, "cancelled", run)
+            if (remote := self.remote) is None:
+                _close(self, run, "cancelled")
+            else:
+                remote.close_locked(self, "cancelled", run)
         self._was_unbegun = True
         return True
 
@@ -285,18 +299,31 @@ class Cancel(OperatorRunAction[None]):
         return self.target.workflow_class is not None and self.target.workflow_class.cancels_at_once
 
     def perform(self) -> None:
-        target = self.target
         # A function is asked to cancel, but a graph is closed at once (see decision 27). This locks the chain.
         if self.closes_at_once:
-            backend_of(self.target).close(self, "cancelled")
-            return
-        if self._close_before_begin():
-            return
+            with self.storage.transaction():
+                _close(self, self.lock_run(), "cancelled")
+        elif not self._close_before_begin():
+            self._request()
+
+    def perform_remotely(self) -> None:
+        if self.closes_at_once:
+            super().perform_remotely()
+        elif not self._close_before_begin():
+            self._request()
+
+    def _request(self) -> None:
+        """Send the cancel request. Raises ``WorkflowClosed`` if the run was closed when ``target`` was read."""
+        target, body = self.target, {"reason": self.reason}
         if target.closed:
             self.refuse(_("the run is already closed"), closed=True)
         # An INSERT locks no row of the run, so a request never waits for a worker that has it (see decision 6).
         with self.audit_transaction():
-            backend_of(target).send(target, kind="cancel", name="", body={"reason": self.reason}, storage=self.storage)
+            if (remote := self.remote) is None:
+                insert_message(target.chain_id, kind="cancel", name="", body=body, storage=self.storage)
+                notify_on_commit(alias=self.storage.alias, queues=[target.queue])
+            else:
+                remote.send(target, kind="cancel", name="", body=body, storage=self.storage)
             self.record(target.audit_subject, reason=self.reason)
 
 
@@ -313,6 +340,7 @@ class Terminate(OperatorRunAction[None]):
     """
 
     name: ClassVar[str] = "terminate"
+    cluster: ClassVar[str | Promise] = "asks"
     permission: ClassVar[str] = "terminate_instance"
     forced: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Terminate")
@@ -325,7 +353,17 @@ class Terminate(OperatorRunAction[None]):
     done_status: ClassVar[str] = Status.TERMINATED
 
     def perform(self) -> None:
-        backend_of(self.target).close(self, "terminated")
+        with self.storage.transaction():
+            _close(self, self.lock_run(), "terminated")
+
+
+def _close(action: OperatorRunAction[None], run: RunState, status: str) -> None:
+    """Close the locked run, write the audit row, and notify workers and Django signals after the commit."""
+    storage = action.storage
+    write = CLOSERS[status](run, reason=action.reason, now=storage.now(), record=storage.closing_record(run.run_id))
+    storage.write([write])
+    action.record(action.target.audit_subject, reason=action.reason)
+    inline_turn.notify_after_close(write, action.target, storage=storage)
 
 
 # --- delete -----------------------------------------------------------------------------------------------------------
@@ -341,6 +379,7 @@ class Delete(OperatorRunAction[None]):
     """
 
     name: ClassVar[str] = "delete"
+    cluster: ClassVar[str | Promise] = "asks"
     permission: ClassVar[str] = "delete_instance"
     forced: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Delete")
@@ -360,7 +399,10 @@ class Delete(OperatorRunAction[None]):
         return None
 
     def perform(self) -> None:
-        backend_of(self.target).delete(self)
+        with self.storage.transaction():
+            self.lock_run()
+            self.record(self.target.audit_subject, reason=self.reason)
+            delete_chain(self.target.chain_id, storage=self.storage)
 
 
 # --- pause ------------------------------------------------------------------------------------------------------------
@@ -379,6 +421,7 @@ class Pause(OperatorRunAction[None]):
     """
 
     name: ClassVar[str] = "pause"
+    cluster: ClassVar[str | Promise] = "at once"
     permission: ClassVar[str] = "pause_instance"
     label: ClassVar[Promise] = _("Pause")
     summary: ClassVar[Promise] = _("Pause a run.")
@@ -400,7 +443,10 @@ class Pause(OperatorRunAction[None]):
         return run.is_open and run.paused is not None
 
     def perform(self) -> None:
-        backend_of(self.target).pause(self)
+        with self.storage.transaction():
+            run, now = self.lock_run(), self.storage.now()
+            self.storage.write([pause_run(run, reason=self.reason, sender=self.by.sender, now=now)])
+            self.record(self.target.audit_subject, reason=self.reason)
 
 
 class Unpause(OperatorRunAction[None]):
@@ -411,6 +457,7 @@ class Unpause(OperatorRunAction[None]):
     """
 
     name: ClassVar[str] = "unpause"
+    cluster: ClassVar[str | Promise] = "at once"
     permission: ClassVar[str] = "pause_instance"
     label: ClassVar[Promise] = _("Unpause")
     summary: ClassVar[Promise] = _("Unpause a run.")
@@ -442,7 +489,13 @@ class Unpause(OperatorRunAction[None]):
         return run.is_open and run.paused is None
 
     def perform(self) -> None:
-        self._stays_blocked = backend_of(self.target).unpause(self)
+        with self.storage.transaction():
+            run = self.lock_run()
+            blocked = self.storage.block_reason(run.run_id)
+            self._stays_blocked = blocked is not None and blocked["code"] == CRASH
+            self.storage.write([unpause_run(run, blocked=blocked, now=self.storage.now())])
+            self.record(self.target.audit_subject, reason=self.reason)
+            notify_on_commit(alias=self.storage.alias, queues=[run.queue])
 
 
 # --- run due ----------------------------------------------------------------------------------------------------------
@@ -491,6 +544,7 @@ class SkipTimer(OperatorRunAction[None]):
     """
 
     name: ClassVar[str] = "skip_timer"
+    cluster: ClassVar[str | Promise] = "at once"
     permission: ClassVar[str] = "retry_activity"
     label: ClassVar[Promise] = _("Fire now")
     summary: ClassVar[Promise] = _("Fire a timer now.")
@@ -542,7 +596,12 @@ class SkipTimer(OperatorRunAction[None]):
         return parts
 
     def perform(self) -> None:
-        backend_of(self.target).skip_timer(self)
+        assert self.seq is not None
+        with self.storage.transaction():
+            run = self.lock_run()
+            self.storage.write([skip_timer(run, self.seq, sender=self.by.sender)])
+            self.record(self.target.audit_subject, reason=self.reason, seq=self.seq)
+            notify_on_commit(alias=self.storage.alias, queues=[run.queue])
 
 
 def _was_fired(run: Instance, seq: int) -> bool:
@@ -569,6 +628,9 @@ class TryAgain(OperatorRunAction[None]):
     """
 
     name: ClassVar[str] = "try_again"
+    cluster: ClassVar[str | Promise] = _(
+        "a task that fails on a Temporal cluster is tried again by the server: correct the code and deploy it"
+    )
     permission: ClassVar[str] = "pause_instance"
     label: ClassVar[Promise] = _("Try again now")
     summary: ClassVar[Promise] = _("Try a blocked run again now.")

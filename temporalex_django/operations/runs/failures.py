@@ -10,8 +10,19 @@ from django.utils.functional import Promise
 from django.utils.text import format_lazy
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.backends.routing import backend_of
-from temporalex_django.db.messages.inbox import HandledMessage, failed_count, failed_messages
+from temporalex_django.conf import get_settings
+from temporalex_django.core.payloads.codec import digest
+from temporalex_django.db.graph_storage import TaskSource
+from temporalex_django.db.inserts import notify_on_commit
+from temporalex_django.db.messages.inbox import HandledMessage, discard, failed_count, failed_messages, redeliver
+from temporalex_django.engine.operator_overrides import (
+    immediate_retry,
+    input_digests,
+    operator_completion,
+    operator_failure,
+    retry_atomic,
+    with_edited_input,
+)
 from temporalex_django.models import ActivityTask, Instance, Message
 from temporalex_django.operations.runs.operator_action import ActivityAction, Input, OperatorRunAction
 
@@ -87,6 +98,7 @@ class Redeliver(FailedMessageAction):
     """
 
     name: ClassVar[str] = "redeliver"
+    cluster: ClassVar[str | Promise] = "asks"
     label: ClassVar[Promise] = _("Deliver again")
     summary: ClassVar[Promise] = _("Deliver failed messages again.")
     effect: ClassVar[Promise] = _(
@@ -99,7 +111,13 @@ class Redeliver(FailedMessageAction):
         return cls.why_not_open(run) or super().why_not(run, seq=seq)
 
     def act(self, message_id: str) -> HandledMessage | None:
-        return backend_of(self.target).redeliver(self, message_id)
+        if (remote := self.remote) is not None:
+            return remote.redeliver(self, message_id)
+        notify_on_commit(alias=self.storage.alias, queues=[self.target.queue])
+        return redeliver(self.target.chain_id, message_id, alias=self.storage.alias)
+
+    def perform_remotely(self) -> None:
+        self.perform()
 
 
 class Discard(FailedMessageAction):
@@ -112,6 +130,7 @@ class Discard(FailedMessageAction):
     """
 
     name: ClassVar[str] = "discard"
+    cluster: ClassVar[str | Promise] = "rows only"
     label: ClassVar[Promise] = _("Discard message")
     summary: ClassVar[Promise] = _("Discard failed messages.")
     effect: ClassVar[Promise] = _(
@@ -125,7 +144,7 @@ class Discard(FailedMessageAction):
         return not failed_count(run) and discarded.exists()
 
     def act(self, message_id: str) -> HandledMessage | None:
-        return backend_of(self.target).discard(self, message_id)
+        return discard(self.target.chain_id, message_id, alias=self.storage.alias)
 
 
 # --- retry activity ---------------------------------------------------------------------------------------------------
@@ -142,6 +161,7 @@ class RetryActivity(ActivityAction):
     """
 
     name: ClassVar[str] = "retry_activity"
+    cluster: ClassVar[str | Promise] = "at once"
     label: ClassVar[Promise] = _("Retry now")
     summary: ClassVar[Promise] = _("Retry an activity now.")
     effect: ClassVar[Promise] = _("The activity is retried at once, before its next attempt is due.")
@@ -175,7 +195,19 @@ class RetryActivity(ActivityAction):
         return _("no activity is failing")
 
     def perform(self) -> None:
-        backend_of(self.target).retry_activity(self)
+        with self.storage.transaction():
+            run, digests = self.lock_run(), {}
+            task = self.load_task(run)
+            if "input" in self.input_values:
+                args, kwargs = self.find_activity(task).parse_edited_input(self.input_values["input"], task.args)
+                digests["input"] = input_digests(task.args, task.kwargs, {"args": args, "kwargs": kwargs})
+                task = with_edited_input(task, args, kwargs, sender=self.by.sender)
+                self.storage.edit_task(task)
+            now = self.storage.now()
+            self.finish_task(immediate_retry(task, now=now), run, **digests)
+            # No worker claims an atomic activity: turns of the run execute it, so the run itself must be due.
+            if task.atomic:
+                self.storage.write([retry_atomic(run, now=now)])
 
 
 # --- complete activity ------------------------------------------------------------------------------------------------
@@ -194,6 +226,7 @@ class CompleteActivity(ActivityAction):
     """
 
     name: ClassVar[str] = "complete_activity"
+    cluster: ClassVar[str | Promise] = "at once"
     permission: ClassVar[str] = "complete_activity"
     sees_payloads: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Complete by hand")
@@ -209,7 +242,16 @@ class CompleteActivity(ActivityAction):
     inputs: ClassVar[tuple[Input, ...]] = (Input(name="result", kind=object, label=_("Result")),)
 
     def perform(self) -> None:
-        backend_of(self.target).complete_activity(self)
+        with self.storage.transaction():
+            run = self.lock_run()
+            task = self.load_task(run)
+            # Check the value here, where the operator can correct it; later it would block or fail the run.
+            result = self.find_activity(task).encode_manual_result(
+                self.input_values.get("result"), task.args, TaskSource(task)
+            )
+            limit = get_settings().MAX_PAYLOAD_BYTES
+            completion = operator_completion(task, result, sender=self.by.sender, limit=limit)
+            self.finish_task(completion, run, digest=digest(result))
 
 
 class FailActivity(ActivityAction):
@@ -221,6 +263,7 @@ class FailActivity(ActivityAction):
     """
 
     name: ClassVar[str] = "fail_activity"
+    cluster: ClassVar[str | Promise] = "at once"
     permission: ClassVar[str] = "fail_activity"
     sees_payloads: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Fail by hand")
@@ -240,4 +283,8 @@ class FailActivity(ActivityAction):
     )
 
     def perform(self) -> None:
-        backend_of(self.target).fail_activity(self)
+        with self.storage.transaction():
+            run = self.lock_run()
+            error_type, message = self.input_values.get("type") or "FailedByHand", self.input_values["message"]
+            result = operator_failure(self.load_task(run), type=error_type, message=message, sender=self.by.sender)
+            self.finish_task(result, run, digest=digest(message))

@@ -19,7 +19,7 @@ from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.workflow import Workflow, fork_options, start_options
 from temporalex_django.backends.host import host
 from temporalex_django.backends.protocol import RunTarget, find_run_class, runs_in_workers_only
-from temporalex_django.backends.routing import backend_of
+from temporalex_django.backends.routing import read_history
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import replay
@@ -28,7 +28,7 @@ from temporalex_django.core.human_tasks import fork_snapshot
 from temporalex_django.db.inserts import NewStart, copy_forked_columns, insert_start, reopen_chain
 from temporalex_django.engine import reset
 from temporalex_django.engine.contracts.records import RunState
-from temporalex_django.engine.ids import token
+from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.reset import (
     DROP,
     REDELIVER,
@@ -44,7 +44,7 @@ from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, AlreadyRunning, NondeterminismError, TemporalexError
 from temporalex_django.graph.workflow import GraphWorkflow
-from temporalex_django.models import Chain, Instance
+from temporalex_django.models import Chain, Instance, ScheduleSlot
 from temporalex_django.operations.base import CODE, Actor
 from temporalex_django.operations.run_lookup import RunAction, find_chain
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
@@ -150,8 +150,6 @@ class ReplayFromAction(OperatorRunAction[T]):
             self.refuse(
                 str(self.why_not(Instance(workflow=run_record.workflow, version=run_record.version))), closed=False
             )
-            # ``refuse`` has raised; this is for the type checker.
-            raise AssertionError
         redeliver = should_redeliver(self.input_values.get("messages", REDELIVER))
         plan = make_plan(
             storage.histories({run_id: 0})[run_id],
@@ -185,7 +183,6 @@ class ReplayFromAction(OperatorRunAction[T]):
             later_ids = successors(list(runs.order_by("pk").values_list("pk", "status")), forked=self.allows_any_point)
         except ActionNotPossible as exc:
             self.refuse(exc.message, closed=False)
-            raise
         return (self.storage.histories({run_id: 0})[run_id] for run_id in later_ids)
 
 
@@ -224,6 +221,7 @@ class Reset(ReplayFromAction[str]):
     """
 
     name: ClassVar[str] = "reset"
+    cluster: ClassVar[str | Promise] = "at once"
     label: ClassVar[Promise] = _("Reset")
     summary: ClassVar[Promise] = _("Reset a run.")
     effect: ClassVar[Promise] = _(
@@ -233,17 +231,24 @@ class Reset(ReplayFromAction[str]):
     done: ClassVar[Promise] = _("The run is reset: a new run continues in its place.")
 
     def perform(self) -> str:
-        return backend_of(self.target).reset(self)
+        # The replay runs code of users, so it comes before the lock (see decision 42).
+        self.check_replay()
+        target, storage = self.target, self.storage
+        with storage.transaction():
+            run = self.lock_run()
+            plan, code = self.plan(run)
+            self._reopen_chain(run, plan, code)
+            new_run_id = uuid7()
+            writes = reset.reset(storage, run, plan, run_id=new_run_id)
+            details = audit_details(plan, run=str(plan.record.run_id), new_run=str(new_run_id))
+            self.record(target.audit_subject, reason=self.reason, **details)
+            # A run that a schedule has seen closed is open again, so its next slot must not overlap with it.
+            if plan.record.scheduled_for is not None:
+                ScheduleSlot.objects.using(storage.alias).filter(chain_id=target.chain_id).update(running=True)
+            inline_turn.notify_after_reset(writes, target, storage=storage)
+        return str(new_run_id)
 
-    def record_plan(self, plan: ResetPlan, new_run_id: UUID) -> None:
-        """Write the audit row of the reset to the run ``new_run_id``."""
-        self.record(
-            self.target.audit_subject,
-            reason=self.reason,
-            **audit_details(plan, run=str(plan.record.run_id), new_run=str(new_run_id)),
-        )
-
-    def reopen_chain(self, run: RunState, plan: ResetPlan, code: type[Workflow]) -> None:
+    def _reopen_chain(self, run: RunState, plan: ResetPlan, code: type[Workflow]) -> None:
         """Make the chain ready for the new run of the class ``code``: open it, if it was closed, and set its queue.
 
         ``run`` is the locked current run, and ``plan`` describes the reset. Raises ``ActionNotPossible`` if the
@@ -282,6 +287,9 @@ class Fork(ReplayFromAction[RunTarget]):
     """
 
     name: ClassVar[str] = "fork"
+    cluster: ClassVar[str | Promise] = _(
+        "a run on a Temporal cluster cannot be copied: start a new run, or reset this one"
+    )
     allows_any_point: ClassVar[bool] = True
     destructive: ClassVar[bool] = False
     label: ClassVar[Promise] = _("Fork")
@@ -404,6 +412,7 @@ class CompareInputs(RunAction[Sequence[InputComparison]]):
     """
 
     name: ClassVar[str] = "compare"
+    cluster: ClassVar[str | Promise] = "asks"
     permission: ClassVar[str] = "view_payload"
 
     def __init__(self, target: RunTarget, *, by: Actor = CODE) -> None:
@@ -430,7 +439,7 @@ class CompareInputs(RunAction[Sequence[InputComparison]]):
             raise ActionNotPossible(reason)
         code = host().find_class(self.target.chain_id, self.target.workflow, self.target.version)
         redactor = access.redactor_for(self.by.user, self.row)
-        events = backend_of(self.target).history(self.target, storage=self.storage)
+        events = read_history(self.target, storage=self.storage)
         limit = replay_limit(len(events), maximum=get_settings().LEASE_SECONDS)
         run_with_limit = partial(watchdog.run, limit=limit, label=f"run {run_id}")
         try:

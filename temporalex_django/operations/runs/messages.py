@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from django.utils.functional import Promise
+
 from temporalex_django import access
 from temporalex_django.authoring.declared_messages import check_payload
 from temporalex_django.authoring.requests import StartOutcome, StartRequest
 from temporalex_django.authoring.workflow import require_signal
 from temporalex_django.backends.protocol import RunTarget
-from temporalex_django.backends.routing import backend_of
+from temporalex_django.backends.tables.queries import TablesQuery
 from temporalex_django.core.failures import exception_name, is_error
 from temporalex_django.core.messages.sender import Headers, check_headers
 from temporalex_django.core.names import check_message_id, check_name
 from temporalex_django.core.payloads import codec
-from temporalex_django.db.inserts import find_message, update_outcome
+from temporalex_django.db.inserts import find_message, insert_message, notify_on_commit, update_outcome
 from temporalex_django.engine.external_messages import MessageFingerprint
 from temporalex_django.errors import AlreadyRunning, QueryFailed, TemporalexError, UnknownQuery, WorkflowNotFound
 from temporalex_django.operations.base import CODE, Action, Actor, to_plain_payload
@@ -41,6 +43,7 @@ class SendSignal(RunAction[None]):
     """
 
     name: ClassVar[str] = "signal"
+    cluster: ClassVar[str | Promise] = "asks"
     permission: ClassVar[str] = "signal_instance"
     authorized_by_run: ClassVar[bool] = True
     is_routine: ClassVar[bool] = True
@@ -61,7 +64,7 @@ class SendSignal(RunAction[None]):
         self.signal = signal
         self.payload = payload
         self.message_id = id
-        self.headers = check_headers(headers, label=f"signal {signal!r}")
+        self.headers = None if headers is None else check_headers(headers, label=f"signal {signal!r}")
         self.exact = exact
         self._replaces_failed = False
 
@@ -80,7 +83,8 @@ class SendSignal(RunAction[None]):
         message_id = None
         if self.message_id is not None:
             message_id = check_message_id(self.message_id, label="signal")
-        fingerprint = MessageFingerprint("signal", name, payload, self.by.sender)
+        sender = self.by.sender
+        fingerprint = MessageFingerprint("signal", name, payload, sender)
         # A sender that lost its connection repeats the signal, and must not fail because the first one did its work.
         if target.closed and message_id is not None and self._was_read(message_id, fingerprint):
             return
@@ -90,17 +94,14 @@ class SendSignal(RunAction[None]):
             check_payload(code, "signal", name, self.payload, payload)
         # The insert locks nothing of the run, so senders never wait for workers (see decision 6).
         with self.audit_transaction():
-            inserted = backend_of(target).send(
-                target,
-                kind="signal",
-                name=name,
-                body=payload,
-                message_id=message_id,
-                sender=self.by.sender,
-                headers=self.headers,
-                exact=self.exact,
-                storage=self.storage,
-            )
+            content = {"kind": "signal", "name": name, "body": payload, "sender": sender, "headers": self.headers}
+            if (remote := self.remote) is not None:
+                inserted = remote.send(target, message_id=message_id, exact=self.exact, storage=self.storage, **content)
+            else:
+                inserted = insert_message(
+                    target.chain_id, request_id=message_id, exact=self.exact, storage=self.storage, **content
+                )
+                notify_on_commit(alias=self.storage.alias, queues=[target.queue])
             # The message takes the place of a failed one (see decision 46).
             if inserted.replaced is not None:
                 self._replaces_failed = True
@@ -213,6 +214,7 @@ class Query(RunAction[Any]):
     """
 
     name: ClassVar[str] = "query"
+    cluster: ClassVar[str | Promise] = "asks"
     permission: ClassVar[str] = "query_instance"
 
     def __init__(
@@ -236,10 +238,10 @@ class Query(RunAction[Any]):
     def perform(self) -> Any:
         user = self.by.user
         if user is None:
-            return backend_of(self.target).query(self)
+            return self._ask()
         redactor = access.redactor_for(user, self.row)
         try:
-            return redactor.redact_answer(backend_of(self.target).query(self), message_name=self.message_name)
+            return redactor.redact_answer(self._ask(), message_name=self.message_name)
         except QueryFailed as exc:
             cause = exc.__cause__
             if redactor.shows_error_text or cause is None or is_error(cause, TemporalexError):
@@ -247,6 +249,10 @@ class Query(RunAction[Any]):
             label = f"query {self.message_name!r} of {self.target.workflow} raised {exception_name(type(cause))}"
             # The text of an exception of the query may quote payloads that this user may not see.
             raise QueryFailed(f"{label} ({redactor.redact_text('')})") from None
+
+    def _ask(self) -> Any:
+        remote = self.remote
+        return TablesQuery(self).answer() if remote is None else remote.query(self)
 
     def answer_built_in(self) -> Any:
         """Return the answer to a query whose name begins with two underscores."""

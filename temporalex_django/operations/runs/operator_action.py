@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, NoReturn, TypeVar
 from uuid import UUID, uuid4
 
 from django.db.models import Count
@@ -25,7 +25,7 @@ from temporalex_django.access import EDIT, VIEW_PAYLOAD, Operation, policy
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.authorization import APP, Person
-from temporalex_django.backends.protocol import RunTarget, acts_at_once, refusal_of
+from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.conf import get_settings
 from temporalex_django.core.names import TEMPORAL, fit_note
@@ -151,8 +151,13 @@ class OperatorRunAction(RunAction[T]):
     def check(self) -> None:
         """Check that the user may do this, and that the backend of the run can. Raises ``ActionNotPossible`` too."""
         super().check()
-        if reason := refusal_of(self.target.backend, self.name):
+        if self.target.backend == TEMPORAL and (reason := self.cluster_refusal()):
             self.refuse(reason, closed=False)
+
+    def perform_remotely(self) -> T:
+        assert self.remote is not None
+        outcome: T = self.remote.operate(self)
+        return outcome
 
     @classmethod
     def validate_inputs(cls, inputs: Iterable[Input], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,7 +219,7 @@ class OperatorRunAction(RunAction[T]):
 
         Either the backend of the run does not have it, or ``why_not`` says why.
         """
-        if reason := refusal_of(run.backend, cls.name):
+        if run.backend == TEMPORAL and (reason := cls.cluster_refusal()):
             return str(reason)
         return cls.why_not(run, seq=seq)
 
@@ -264,7 +269,7 @@ class OperatorRunAction(RunAction[T]):
     @property
     def acts_at_once(self) -> bool:
         """True if the backend of the run does this at once, so that it is refused inside a transaction."""
-        return acts_at_once(self.target.backend, self.name)
+        return self.target.backend == TEMPORAL and self.cluster == "at once"
 
     @property
     def notice(self) -> Text:
@@ -362,7 +367,7 @@ class OperatorRunAction(RunAction[T]):
         if reason := self.why_not(row, seq=self.seq):
             self.refuse(reason, closed=not row.is_open, already_done=self.is_done(row))
 
-    def refuse(self, reason: Text, *, closed: bool, already_done: bool | None = None) -> None:
+    def refuse(self, reason: Text, *, closed: bool, already_done: bool | None = None) -> NoReturn:
         """Raise ``WorkflowClosed`` with the reason if ``closed`` is True, and ``ActionNotPossible`` otherwise.
 
         ``already_done`` says that nothing is left to do, because the run is in the wanted state; without it,
@@ -485,7 +490,6 @@ class ActivityAction(OperatorRunAction[None]):
         task = self.storage.find_task(run.run_id, self.seq)
         if task is None:
             self.refuse(_("the activity has ended in the meantime"), closed=False)
-            raise AssertionError("unreachable")
         self.require_activity_access([task.activity])
         if not operator_overrides.allows_overrides(task.options) and (self.edits_input or self.sees_payloads):
             self.refuse(_("the code of the activity does not allow operators to do this (by_hand=False)"), closed=False)
@@ -502,7 +506,6 @@ class ActivityAction(OperatorRunAction[None]):
             self.refuse(
                 _("this process does not have the code of the activity, so it cannot check the value"), closed=False
             )
-            raise
 
     def finish_task(self, result: TaskResult, run: RunState, **digests: Any) -> None:
         """Store the result of an activity, write the audit row, and notify workers after the commit.

@@ -19,10 +19,11 @@ from temporalex_django.backends.host import host
 from temporalex_django.backends.protocol import AuditSubject, RunTarget
 from temporalex_django.backends.routing import backend_of_class
 from temporalex_django.core.human_tasks import add_schedulers
+from temporalex_django.core.names import TABLES
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
-from temporalex_django.db.inserts import NewStart, StartedRun
-from temporalex_django.db.paced_starts import throttle_start
+from temporalex_django.db.inserts import NewStart, StartedRun, insert_many, insert_start
+from temporalex_django.db.paced_starts import replace_waiting_input, throttle_start
 from temporalex_django.db.start_conflicts import last_ended_status
 from temporalex_django.errors import (
     ActionNotPermitted,
@@ -77,12 +78,13 @@ class Start(Action[RunTarget]):
         self.outcome: StartOutcome = "started"
         #: The run, once it is started or used.
         self.target: RunTarget | None = None
+        #: The backend that will store the run outside of the tables; None for the tables.
         self.backend = backend_of_class(request.workflow)
         require_saved_subject(request.subject, workflow_name=request.workflow.name)
 
     def flush(self) -> None:
         """Send the start to the cluster, if the run lives there; inside a transaction, leave that to a worker."""
-        if self.target is not None:
+        if self.target is not None and self.backend is not None:
             self.backend.flush(self.target.chain_id, storage=self.storage)
 
     def check(self) -> None:
@@ -122,7 +124,8 @@ class Start(Action[RunTarget]):
             with self.audit_transaction() if is_plain else self.storage.transaction():
                 if throttle is not None:
                     new_start = throttle_start(new_start, throttle, storage=self.storage)
-                inserted_run = self.backend.start(new_start, storage=self.storage)
+                start = insert_start if self.backend is None else self.backend.start
+                inserted_run = start(new_start, storage=self.storage)
                 # Again, because a run may have begun and ended between the check above and the insert.
                 if not may_repeat:
                     self._require_reusable(new_start, besides=inserted_run.chain_id)
@@ -159,7 +162,7 @@ class Start(Action[RunTarget]):
             workflow=cls.name,
             version=cls.version,
             status="pending",
-            backend=self.backend.name,
+            backend=TABLES if self.backend is None else self.backend.name,
         )
         return self.target
 
@@ -214,7 +217,8 @@ class Start(Action[RunTarget]):
         Returns None if there is no such run.
         """
         sender = authorization.sender_of(self.by.user)
-        ids = self.backend.replace_input(new_start, sender, storage=self.storage)
+        replace_input = replace_waiting_input if self.backend is None else self.backend.replace_input
+        ids = replace_input(new_start, sender, storage=self.storage)
         if ids is None:
             return None
         self._require_visible(pk=ids.run_id)
@@ -411,13 +415,12 @@ def _insert_plain(
     The three lists correspond: ``new_starts[i]`` is what ``starts[i]`` inserts, and ``results[i]`` is its result. The
     result becomes an ``AlreadyRunning`` if an open run has the id. Takes few statements for each backend.
     """
-    for backend in {start.backend.name: start.backend for start in starts}.values():
+    for backend in {start.backend for start in starts}:
         numbers = [
-            number
-            for number, start in enumerate(starts)
-            if start.backend.name == backend.name and not start.request.has_policy
+            number for number, start in enumerate(starts) if start.backend is backend and not start.request.has_policy
         ]
-        inserted = backend.start_many([new_starts[number] for number in numbers], storage=starts[0].storage)
+        insert = insert_many if backend is None else backend.start_many
+        inserted = insert([new_starts[number] for number in numbers], storage=starts[0].storage)
         for number, ids in zip(numbers, inserted, strict=True):
             if isinstance(ids, AlreadyRunning):
                 results[number] = ids

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from uuid import uuid4
 
 from asgiref.sync import sync_to_async
+from django.utils.functional import Promise
 
 from temporalex_django import access
 from temporalex_django.authoring.declared_messages import check_payload
@@ -19,9 +20,8 @@ from temporalex_django.backends.host import (
     WaitSlot,
     unlimited_wait,
 )
-from temporalex_django.backends.protocol import RunTarget
-from temporalex_django.backends.routing import backend_of
-from temporalex_django.backends.tables.requests import update_status
+from temporalex_django.backends.protocol import BackendRequest, RunTarget
+from temporalex_django.backends.tables.requests import TablesRequest, update_status
 from temporalex_django.core.failures import exception_name
 from temporalex_django.core.messages.sender import Headers, check_headers
 from temporalex_django.core.names import check_message_id, check_name, check_wait, quoted
@@ -73,6 +73,7 @@ class RequestAction(RunAction[Any]):
     """
 
     kind: ClassVar[str]
+    cluster: ClassVar[str | Promise] = "asks"
     authorized_by_run: ClassVar[bool] = True
 
     def __init__(
@@ -100,7 +101,8 @@ class RequestAction(RunAction[Any]):
         self.message_id = str(uuid4()) if id is None else check_message_id(id, label="update")
         self.deadline = Deadline(wait)
         self.mode = mode
-        self._request = backend_of(target).request(self)
+        remote = self.remote
+        self._request: BackendRequest = TablesRequest(self) if remote is None else remote.request(self)
 
     @property
     def message_name(self) -> str:

@@ -34,6 +34,7 @@ from temporalex_django.models import HumanTask
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.fleet.switches import SwitchOff
 from temporalex_django.operations.human_tasks.operations import Claim
+from temporalex_django.operations.registry import STEERING
 from temporalex_django.testing import drain
 from tests.support.people import stored
 from tests.support.waiting import wait_for
@@ -272,7 +273,7 @@ CASES: list[Case] = [
     Case("closing", errors.WorkflowTimedOut, timed_out),
     Case("closing", errors.ResultTimeout, lambda: started().result(timeout=0.05)),
     Case("send", errors.NotCancellable, lambda: FirstOfPair.start("1").terminate() or FirstOfPair.cancel("1")),
-    Case("close", errors.WorkflowClosed, lambda: closed().terminate()),
+    Case("terminate", errors.WorkflowClosed, lambda: closed().terminate()),
     Case("pause", errors.WorkflowClosed, lambda: closed().pause()),
     Case("unpause", errors.ActionNotPossible, lambda: started().unpause()),
     Case("skip_timer", errors.ActionNotPossible, lambda: started("sleep").skip_timer(9)),
@@ -331,6 +332,7 @@ WITHOUT_ERRORS = {
     "open_tasks": "descriptions and pages catch what it raises, and say that the cluster has not answered",
     "flush": "it raises what the sent row was refused with, which is an error of start or send",
     "replace_input": "a debounced start raises the errors of start",
+    "cancel": "a request is sent as a message; a graph is closed as by terminate",
     "close_locked": "it cancels a run that has not begun, whose chain is locked",
 }
 
@@ -351,4 +353,5 @@ def test_the_table_has_each_error_and_each_method() -> None:
     assert codes == raised | others
     assert not raised & others
     methods = {name for name, _ in inspect.getmembers(RunBackend, inspect.isfunction) if not name.startswith("_")}
-    assert methods == {case.method for case in CASES} | WITHOUT_ERRORS.keys()
+    operations = {name for name, action in STEERING.items() if action.cluster_refusal() is None}
+    assert (methods | operations) - {"operate"} == {case.method for case in CASES} | WITHOUT_ERRORS.keys()

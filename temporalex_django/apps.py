@@ -156,9 +156,11 @@ def _sync_schedules(*, using: str, **options: Any) -> None:
 
 
 def _get_backend() -> Backend:
-    from temporalex_django.client import backend  # noqa: PLC0415 - it needs the models
+    from temporalex_django import client  # noqa: PLC0415 - it needs the models
+    from temporalex_django.authoring import backend  # noqa: PLC0415 - as above
 
-    return backend()
+    backend.bind(client.backend)  # from now on, without this function
+    return client.backend()
 
 
 def _get_task_host() -> TaskHost:

@@ -31,7 +31,7 @@ from temporalex_django.core.messages.phase import (
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import is_exact, resolve_hints
 from temporalex_django.core.payloads.external_types import unreadable_reason
-from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
+from temporalex_django.core.payloads.round_trip import check_reader
 from temporalex_django.core.results import answer_type_of
 from temporalex_django.errors import PayloadError, WorkflowDefinitionError
 
@@ -188,8 +188,8 @@ def check_payload(
     message = messages_of(cast("Any", cls)).get((kind, name))
     if message is not None:
         reader = f"{kind} {name!r} of {cls.name}"
-        require_readable(payload, plain_payload, lambda: message.args_type, label=f"the payload of {reader}")
-        warn_lossy_value(payload, plain_payload, lambda: message.args_type, reader=reader, emit_warning=aloud)
+        label, annotation = f"the payload of {reader}", lambda: message.args_type
+        check_reader(payload, plain_payload, annotation, label=label, reader=reader, emit_warning=aloud)
 
 
 def _functions_of(cls: type[Workflow]) -> Iterator[FunctionType]:

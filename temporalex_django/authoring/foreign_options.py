@@ -249,6 +249,7 @@ def answers_foreign_options(
                 raise TypeError(unknown_options(name, kwargs, options, words, fields=fields))
             return fn(*args, **kwargs)
 
+        checked.options = options  # type: ignore[attr-defined] # for callers that need no answer
         return checked
 
     return decorate

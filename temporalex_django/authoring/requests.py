@@ -113,10 +113,14 @@ def operation_method(build: Callable[Concatenate[H, P], RunRequest[T]]) -> Calla
 
     The method takes the arguments of ``build``, performs the request on the handle's backend and returns its result.
     """
+    # Only a call with an unknown option needs the function that answers it (``foreign_options``).
+    options, function = getattr(build, "options", None), inspect.unwrap(build)
 
     @wraps(build)
     def perform(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._backend.perform(self._address, build(self, *args, **kwargs))
+        make: Any = build if options is not None and not options.issuperset(kwargs) else function
+        request: RunRequest[T] = make(self, *args, **kwargs)
+        return self._backend.perform(self._address, request)
 
     return _with_signature(perform, build)
 

@@ -188,7 +188,8 @@ class Workflow(Startable):
     @classmethod
     def require_registered(cls) -> None:
         """Raise ``WorkflowDefinitionError`` if another class has been defined under its name since."""
-        redefinitions.require_same_class(cls, registry.get(cls.name))
+        if (registered := registry.get(cls.name)) is not cls:
+            redefinitions.require_same_class(cls, registered)
 
     @classmethod
     def resolve_version(cls, version: int | None = None, **options: Any) -> tuple[int, type[Workflow]]:

@@ -160,7 +160,8 @@ def _guard_method(original: Any, rule: Rule) -> Any:
 
     @functools.wraps(original)
     def guarded(*args: Any, **kwargs: Any) -> Any:
-        guard.refuse_in_step(rule)
+        if is_guarded():
+            guard.refuse_in_step(rule)
         return original(*args, **kwargs)
 
     guarded.temporalex_guard = rule  # type: ignore[attr-defined] # marks it as guarded

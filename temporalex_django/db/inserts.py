@@ -62,6 +62,8 @@ NOTIFY = "select set_config('synchronous_commit', 'off', true), pg_notify(%s, %s
 _MESSAGE = MESSAGES.pick_columns(
     *("kind", "name", "body", "request_id", "sender_key", "sender_name", "headers", "chain_id", "queue", "created_at")
 )
+#: Sender and headers of a message that code sends without headers, as most are.
+_FROM_CODE: Final = (*sender_columns(None), json_text(None))
 _INSERTED = MESSAGES.pick_columns("id", "created_at")
 _FINGERPRINT = MESSAGES.pick_columns("id", "kind", "name", "body", "sender_key", "sender_name")
 
@@ -371,7 +373,7 @@ def insert_message(
     """
     now, clock = storage.sql.now_expression(storage.clock, live=True)
     sql = _message_insert(storage.sql.placeholder, now)
-    stored = (*sender_columns(sender), json_text(headers))
+    stored = _FROM_CODE if sender is None and headers is None else (*sender_columns(sender), json_text(headers))
     parameters = [kind, name, codec().encode(body), request_id, *stored, *clock, chain]
     if request_id is None:
         rows = storage.sql.select(f"{sql} returning {_INSERTED.names}", parameters, _INSERTED.types)

@@ -87,6 +87,8 @@ class StorageSession:
         if self.clock is not None:
             return self.clock
         now, parameters = self.sql.now_expression(None, live=True)
+        if parameters:  # a database without a clock of its own gets the time of this process
+            return lambda: parameters[0]
         answer = self.sql.submit(f"select {now}", parameters, ("timestamptz",))
 
         def fetch_now() -> datetime:

@@ -72,7 +72,9 @@ class RunStart:
     @property
     def first_timeout(self) -> float | None:
         """The seconds until the first run times out, or None."""
-        return min((t for t in (self.execution_timeout, self.run_timeout) if t is not None), default=None)
+        if self.execution_timeout is None or self.run_timeout is None:
+            return self.execution_timeout or self.run_timeout
+        return min(self.execution_timeout, self.run_timeout)
 
     @property
     def is_delayed(self) -> bool:
@@ -101,18 +103,16 @@ class RunStart:
 
     def expires_at(self, now: datetime) -> datetime | None:
         """Return when the whole chain times out if it is started at ``now``, or None if it has no timeout."""
-        return _add_seconds(self.begins_at(now), self.execution_timeout)
+        if self.execution_timeout is None:
+            return None
+        return self.begins_at(now) + timedelta(seconds=self.execution_timeout)
 
     def deadline(self, now: datetime) -> datetime | None:
         """Return when the first run of the chain times out if it is started at ``now``, or None if it never does.
 
         Before the run begins, ``start_before`` counts, too.
         """
-        moments = (_add_seconds(self.begins_at(now), self.first_timeout), self.start_before)
-        return min((moment for moment in moments if moment is not None), default=None)
-
-
-def _add_seconds(moment: datetime, seconds: float | None) -> datetime | None:
-    if seconds is None:
-        return None
-    return moment + timedelta(seconds=seconds)
+        if (timeout := self.first_timeout) is None:
+            return self.start_before
+        deadline = self.begins_at(now) + timedelta(seconds=timeout)
+        return deadline if self.start_before is None else min(deadline, self.start_before)

@@ -129,6 +129,17 @@ def encode_lossless(
     return encoded
 
 
+def check_reader(
+    value: Any, encoded: Any, annotation: Callable[[], Any], *, label: str, reader: str, emit_warning: bool = True
+) -> None:
+    """Check a value by ``require_readable``, and warn by ``warn_lossy_value`` about parts for which no type is set.
+
+    ``label`` names the value in the error, and ``reader`` the code that reads it in the warning.
+    """
+    require_readable(value, encoded, annotation, label=label)
+    warn_lossy_value(value, encoded, annotation, reader=reader, emit_warning=emit_warning)
+
+
 def require_readable(value: Any, encoded: Any, annotation: Callable[[], Any], *, label: str) -> None:
     """Raise ``PayloadError`` if the reader of a message or input declares a type that does not restore the value.
 

@@ -10,7 +10,6 @@ from uuid import UUID
 from django.db import models
 
 from temporalex_django import access
-from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.requests import REPLACED, StartOutcome, StartRequest, require_reusable
 from temporalex_django.authoring.start_api import Startable
@@ -21,7 +20,7 @@ from temporalex_django.backends.routing import backend_of_class
 from temporalex_django.core.human_tasks import add_schedulers
 from temporalex_django.core.names import TABLES
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
+from temporalex_django.core.payloads.round_trip import check_reader
 from temporalex_django.db.inserts import NewStart, StartedRun, insert_many, insert_start
 from temporalex_django.db.paced_starts import replace_waiting_input, throttle_start
 from temporalex_django.db.start_conflicts import last_ended_status
@@ -216,7 +215,7 @@ class Start(Action[RunTarget]):
 
         Returns None if there is no such run.
         """
-        sender = authorization.sender_of(self.by.user)
+        sender = self.by.sender
         replace_input = replace_waiting_input if self.backend is None else self.backend.replace_input
         ids = replace_input(new_start, sender, storage=self.storage)
         if ids is None:
@@ -265,19 +264,25 @@ class Start(Action[RunTarget]):
         # Check the input here: now it is an error of the caller, later it would fail the run.
         if host().checks_input:
             codec.convert(args, cls.definition.args_type, label=label)
-        require_readable(request.args, args, lambda: cls.definition.args_type, label=label)
-        warn_lossy_value(
-            request.args,
-            args,
-            lambda: cls.definition.args_type,
-            reader=f"run of {cls.name}",
-            emit_warning=host().checks_input,
-        )
-        snapshot = start_snapshot(
-            cls,
-            telemetry=None if request.telemetry is None else to_plain_payload(request.telemetry, label="telemetry"),
-            started_by=authorization.sender_of(self.by.user),
-        )
+        if not codec.is_exact(request.args, args):
+            reader, emit_warning = f"run of {cls.name}", host().checks_input
+            check_reader(
+                request.args,
+                args,
+                lambda: cls.definition.args_type,
+                label=label,
+                reader=reader,
+                emit_warning=emit_warning,
+            )
+        snapshot, telemetry = None, request.telemetry
+        if telemetry is not None or self.by.user is not None:
+            snapshot = start_snapshot(
+                cls,
+                telemetry=None if telemetry is None else to_plain_payload(telemetry, label="telemetry"),
+                started_by=self.by.sender,
+            )
+        if self.schedulers:
+            snapshot = add_schedulers(snapshot, self.schedulers)
         return NewStart(
             workflow_id=workflow_id,
             args=args,
@@ -285,7 +290,7 @@ class Start(Action[RunTarget]):
             generated=request.needs_id and host().has_random_ids,
             subject=request.subject,
             scheduled_for=request.scheduled_for,
-            snapshot=add_schedulers(snapshot, self.schedulers),
+            snapshot=snapshot,
             start_limit=request.start_limit,
             headers=self.headers,
             **request.times.as_options(),

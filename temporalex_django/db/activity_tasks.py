@@ -229,7 +229,7 @@ class ActivityTasks:
         return fetch_finished
 
     def _finish_others(self, results: Sequence[TaskResult]) -> list[int]:
-        """Store results that go to no run, and return the ids of activities whose attempt was still valid."""
+        """Store results that go to no run: of background tasks, and of retries. Return the ids that were valid."""
         background_results = {r.task.fence: r for r in results if r.outcome is not None and r.task.chain_id is None}
         finished: list[int] = []
         if background_results:
@@ -355,7 +355,7 @@ class ActivityTasks:
         return self._read_tasks("where run_id = %s order by seq", [run_id])
 
     def _read_tasks(self, condition: str, parameters: list[Any]) -> list[TaskState]:
-        """Return decoded activities, and lock none. ``attempt`` of an atomic one is the number of its next attempt."""
+        """Return decoded activities. Locks nothing. ``attempt`` of an atomic one is the number of its next attempt."""
         tasks = [task_state(row) for row in self._sql.select(TASK.select(condition), parameters, TASK.types)]
         for task in tasks:
             decode_task(task)

@@ -252,7 +252,7 @@ class AttemptScope:
         return problem
 
     def _end_transaction(self, connection: Any) -> TransactionManagementError | None:
-        """Roll back an open transaction and return the error. None: another async attempt has it open."""
+        """Roll back an open transaction and return the error. None: another async attempt has it open, and it stays."""
         others = [scope for scope in tuple(_shared_scopes) if scope is not self and connection in scope.used]
         if self.is_shared and others and connection not in self.used:
             return None
@@ -367,7 +367,7 @@ def _cache_store() -> Any:
 
 
 def _open_caches() -> dict[str, Any]:
-    """Open all caches, which connects to nothing. To ask after every attempt which are open would cost more."""
+    """Return the caches by alias, all opened, which connects to nothing. To ask which are open would cost more."""
     opened = {}
     for alias in caches:
         with suppress(Exception):  # code that uses it gets the error

@@ -94,7 +94,7 @@ class TableStorage:
     def _rows(
         self, conditions: dict[str, Any], storage: DjangoStorage, *, of_any_class: bool = False
     ) -> Iterator[Instance]:
-        """Yield current runs, newest chain first, and only of graphs that this process has unless ``of_any_class``."""
+        """Yield current runs by id, workflow and version, newest chain first, without unknown graphs by default."""
         runs = Instance.objects.using(storage.alias).filter(chain__run_id=F("id"))
         if not of_any_class:
             runs = runs.filter(workflow__in=_graph_names())
@@ -104,7 +104,7 @@ class TableStorage:
         yield from iterate_pages(runs, by="-chain_id")
 
     def _instance(self, row: Instance, storage: DjangoStorage) -> GraphInstance | None:
-        """Return a run's instance, or None if it was deleted. Raises if its class or one of its steps is gone."""
+        """Return the instance, or None if deleted. Raises ``UnknownWorkflow``; ``PayloadError`` if a step is gone."""
         cls = workflows.class_for_run(row.workflow, row.version)
         events = storage.histories({row.pk: 0})[row.pk]
         # The chain has continued with another run since the row was read.
@@ -163,7 +163,7 @@ class TableStorage:
         return insert_start(new, storage=storage).run_id
 
     def _replace_run(self, chain: UUID, instance: GraphInstance, storage: DjangoStorage) -> UUID:
-        """Close the open run in favour of a new one. Raises ``AlreadyRunning`` if the chain is not free in time."""
+        """Close the run in favour of a new one. Raises ``AlreadyRunning`` if it is not free in time, or was closed."""
         run = self._lock_run(chain, storage)
         # A run that was closed meanwhile is looked for again.
         if run is None or run.closed:
@@ -240,7 +240,7 @@ def _graph_names() -> list[str]:
 
 
 def _identity(row: Instance) -> tuple[str, str, int | None]:
-    """Return ``(business id, workflow, version)``; the version is None unless ids are unique for each version."""
+    """Return ``(business id, workflow, version)``, equal within one graph; no version unless ids are unique in it."""
     unique = workflows.class_for_run(row.workflow, row.version).unique
     own = unique is not None and unique.scope == "version"
     return row.workflow_id, row.workflow, row.version if own else None

@@ -487,7 +487,7 @@ def notify(*, alias: str, queues: Iterable[str] = ()) -> None:
 
 
 def _can_notify(alias: str) -> bool:
-    """Return True if a notification reaches workers at once: a transaction holds it back until its commit."""
+    """Return True if a notification reaches workers at once. A transaction would hold it back until its commit."""
     connection = connections[alias]
     if connection.in_atomic_block or not get_dialect(alias).listens or get_settings().POOLED:
         return False
@@ -561,7 +561,7 @@ def insert_many(starts: Sequence[NewStart], *, storage: DjangoStorage) -> list[S
 
 
 def _needs_checks(start: NewStart) -> bool:
-    """Return True if only the insert of a single run checks its id: a run id, or a class with former names."""
+    """Return True for an id like a run id, or a class with former names. Only a single insert checks these."""
     return not start.generated and (parse_run_id(start.workflow_id) is not None or len(all_names(start.workflow)) > 1)
 
 

@@ -52,7 +52,7 @@ def replace_waiting_input(start: NewStart, sender: Sender | None, *, storage: Dj
 
 
 def _move_begin(start: NewStart, now: datetime, storage: DjangoStorage) -> StartedRun | None:
-    """Set the time at which a debounced run begins. Return None if no run waits."""
+    """Set when a debounced run begins, if it has not begun, and return its ids. None: there is no such run."""
     moment = storage.sql.placeholder("timestamptz")
     rows = storage.sql.select(
         f"update temporalex_chain set due_at = case when paused then due_at else {moment} end, deadline = {moment}"

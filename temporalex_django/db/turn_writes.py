@@ -145,7 +145,7 @@ _NEXT_INSERT = RUNS.insert(
 
 @cache
 def _run_update(names: tuple[str, ...]) -> tuple[ColumnSet, str]:
-    """Return ``(columns, statement)`` for an update of many runs. A flag says if a column has a new value."""
+    """Return ``(columns, statement)`` for many runs. A flag for each column says if it has a new value or stays."""
     columns = RUNS.pick_columns("id", *names, **{f"has_{name}": "bool" for name in names})
     sets = {name: f"case when v.has_{name} then v.{name} else {RUNS.name}.{name} end" for name in names}
     return columns, RUNS.update(sets, f"from v where {RUNS.name}.id = v.id and {RUNS.name}.id {{key}}")
@@ -320,7 +320,7 @@ class TurnWriter:
         return fetch_claimed
 
     def _write_inbox(self, writes: Sequence[RunWrite]) -> None:
-        """Store outcomes of messages. Those that are events of the history now are deleted."""
+        """Store outcomes of messages. Messages that are events of the history now are deleted."""
         if consumed := [i for w in writes for i in w.consumed]:
             test, parameter = self._sql.in_array(consumed, "int8")
             self._sql.execute(f"delete from temporalex_message where id {test}", [parameter])

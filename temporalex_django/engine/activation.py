@@ -433,7 +433,7 @@ class ActivationStep:
             self.write.settled[message.id] = Outcome(status="completed")
 
     def _fault_outcomes(self, completion: Completion, token: int) -> dict[str, Outcome]:
-        """Return answers by update id. Each has a reference, under which the log has the error."""
+        """Return answers by update id. Each has a reference, under which the log has the fault of the validator."""
         outcomes: dict[str, Outcome] = {}
         for number, fault in enumerate(completion.faults):
             if number:

@@ -508,7 +508,7 @@ class _Step:
         return self._add_waiting(at, cause, actor)
 
     def _replace_other(self, at: datetime, cause: SlotCause, actor: Sender | None) -> SlotRecord:
-        """Stop the open runs for the slot ``at``. One that waits is skipped for it, unless a backfill's."""
+        """Stop the open runs for the slot ``at``. A waiting slot, except one of a backfill, is skipped for it."""
         # A run must not give way to one that cannot start.
         if (failure := self.store.check_start(self.schedule, at)) is not None:
             return self._add_failed(at, cause, actor, failure)

@@ -414,8 +414,9 @@ class WorkflowEngine(Executors):
     ) -> dict[UUID, Inbox]:
         """Return inboxes by chain, and add the records of new runs to the report.
 
-        Records of blocked runs are not loaded, since a record may be unreadable. Long inboxes and those of ``waiting``
-        and ``early`` runs are read again; of the latter, only unread messages.
+        Records of blocked runs are not loaded, since a record may be unreadable. Inboxes that came with the claim are
+        not read again, except long ones and those of ``waiting`` and ``early`` runs, of which only unread messages are
+        needed.
         """
         others = {run.chain_id for run in claimed if run.chain_id in waiting or run.chain_id in self._long_inboxes}
         # Messages that wait until a run begins are not read with each new one.

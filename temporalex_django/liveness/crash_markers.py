@@ -422,7 +422,7 @@ def _read_content(path: str) -> bytes | None:
 
 @contextmanager
 def _open_file(path: str, flags: int) -> Iterator[int]:
-    """Yield a file descriptor. Raises ``OSError`` unless it is a regular file in this user's marker folder."""
+    """Yield a file descriptor. Raises ``OSError`` unless ``path`` is a regular file in the user's marker folder."""
     if Path(path).parent != marker_folder() or not path.endswith(_SUFFIX):
         raise PermissionError(f"{path} is not a crash marker of this user")
     # The path comes from the row of a worker, so it is not trusted: no links, no blocking on a pipe, no other user's

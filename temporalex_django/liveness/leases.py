@@ -284,7 +284,7 @@ def wake_switched_on(storage: WorkerStorage, off: Collection[str]) -> int:
 
 
 def _blocked_runs(storage: WorkerStorage, workflows: Sequence[str]) -> list[tuple[UUID, str, int, str]]:
-    """Return ``(chain id, class, version, code)`` of runs that are not just blocked by a switch."""
+    """Return ``(chain id, class, version, code)``. Runs that are blocked only by a switch are left out."""
     if not workflows:
         return []
     test, parameter = storage.sql.in_array(workflows, "text")
@@ -297,7 +297,7 @@ def _blocked_runs(storage: WorkerStorage, workflows: Sequence[str]) -> list[tupl
 
 
 def _wake_chains(storage: WorkerStorage, now: datetime, chains: Sequence[UUID]) -> int:
-    """Make runs due and return their number, but none that is closed, paused, locked or on a cluster."""
+    """Make runs due and return their number. Closed, paused and locked runs and runs on a cluster stay."""
     if not chains:
         return 0
     membership, ids = storage.sql.in_array(chains, "uuid")

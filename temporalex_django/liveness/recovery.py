@@ -295,7 +295,7 @@ def _clear_unexplained(storage: WorkerStorage) -> None:
 
 
 def _attribute_crash(storage: WorkerStorage, left: MarkerContent, *, earlier: int = 0) -> None:
-    """Count a death against the work that ran. Call it inside a transaction; it locks the rows of that work."""
+    """Count a death against the work that ran, and block or fail the guilty. Locks the rows; needs a transaction."""
     marks = _resolve_marks(storage, left.marks)
     verdicts = attribute_crashes(marks, _recorded_crashes(storage, marks), earlier=earlier)
     if earlier and any(verdict.is_final for verdict in verdicts):
@@ -599,7 +599,7 @@ def _task_crashes(before: int, *, to_blame: bool, is_cleared: bool) -> int:
 
 
 def _run_crashes(before: int, *, alone: bool, earlier: int) -> int:
-    """Return the new number of deaths; ``earlier`` unexplained ones may count as this run's first."""
+    """Return the new number. One of ``earlier`` unexplained deaths counts as the first if this is the second."""
     if not alone:
         return max(before, 1)
     crashes = before + 1

@@ -216,7 +216,7 @@ class Admission:
             return None
 
     def _schedule_look(self, queue: str, limited_claim: LimitedClaim, now: float) -> None:
-        """Look at the queue later if limits kept due activities waiting, else at once. ``now`` is monotonic."""
+        """Set when to look at the queue again: later if limits kept activities waiting. ``now`` is monotonic."""
         self._next_look.pop(queue, None)
         self._full_queues.discard(queue)
         self._rate_limited_queues.discard(queue)

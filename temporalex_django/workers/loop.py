@@ -193,7 +193,7 @@ class WorkerLoop:
             send_notifications(report, alias=self.alias, own_queues=self.queues)
 
     def _perform(self, task: TaskState) -> TaskResult:
-        """Run an atomic activity in its run's transaction. The crash marker names the run: it may end this process."""
+        """Run an atomic activity in its run's transaction. The crash marker names the run: this process may end."""
         self.marker.record_chain(task.chain_id)  # atomic activities always belong to a run
         try:
             # Beside what may have ended a process, nothing else is to run.

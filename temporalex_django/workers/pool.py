@@ -354,7 +354,7 @@ class Pool:
             close_old_connections()
 
     def _start_attempt(self, attempt: Attempt) -> bool:
-        """Return False if it was cancelled. One step under the lock: a running attempt is never released."""
+        """Mark as started, or return False if cancelled: in one step, so that no running attempt is released."""
         with self._lock:
             attempt.is_started, attempt.started_at = not attempt.cancelled, time.monotonic()
             return attempt.is_started

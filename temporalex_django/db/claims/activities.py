@@ -92,7 +92,7 @@ class TaskClaims:
     def _submit_task_queue(
         self, queue: str, capacity: Capacity, owner: int, condition: str, excluded: Sequence[Any]
     ) -> Callable[[], list[TaskState]]:
-        """Send a claim of due activities, by priority if some have one. ``condition`` is SQL."""
+        """Send a claim of due activities, by priority if some have one. ``excluded`` has values for ``condition``."""
         # A claim for async activities alone does not show how many others wait, so it does not count.
         limit = 0
         if capacity.threads or capacity.prefetch_limit:
@@ -158,7 +158,7 @@ class TaskClaims:
     def _submit_take(
         self, queue: str, capacity: Capacity, owner: int, condition: str, excluded: Sequence[Any]
     ) -> Callable[[], list[TaskState]]:
-        """Send one statement that claims due activities, and none if some have priorities. ``condition`` is SQL."""
+        """Send one statement that claims due activities. It claims nothing if activities there have priorities."""
         if queue in self._session.priority_queues:
             condition, excluded = f"{condition} and not ({background_tasks.HAS_PRIORITY})", [*excluded, queue, queue]
         due, moment = self._sql.now_expression(self._session.clock)

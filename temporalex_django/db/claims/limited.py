@@ -207,7 +207,7 @@ class LimitedClaims:
     # -- choosing -----------------------------------------------------------------------------------------------------
 
     def _common_candidates(self, queue: str, off: Collection[str], limit: int, claim: LimitedClaim) -> list[_Candidate]:
-        """Return due activities in no partition. Those with a limit or switched off move to theirs instead."""
+        """Return ``limit`` due activities or more. Activities that have a limit, or are off, move to partitions."""
         availability, absent = self._task_claims.availability_filter()
         condition = f"{availability} and not atomic and line is null{' and crashes > 0' if self._suspects else ''}"
         ranked = self._task_claims.has_priorities(queue)

@@ -236,7 +236,7 @@ def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) ->
 
 @lru_cache(maxsize=512)
 def _statement(columns: Columns, body: str, key: str | None) -> str:
-    """Return SQL that runs ``body`` over the table ``v`` of arrays. ``{key}`` tests for any value of ``key``."""
+    """Return SQL that runs ``body`` over arrays, a table ``v``. ``{key}`` becomes a test for values of ``key``."""
     names = ", ".join(name for name, _ in columns)
     arrays = ", ".join(f"%s::{kind}[]" for _, kind in columns)
     if key is not None:

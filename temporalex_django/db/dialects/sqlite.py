@@ -83,7 +83,7 @@ class SqliteDialect:
 
     @contextmanager
     def _thread_lock(self, timeout: float) -> Iterator[None]:
-        """Wait ``timeout`` seconds for other threads. The block runs in any case: SQLite raises if it gets no lock."""
+        """Wait at most ``timeout`` seconds for other threads. The block runs then in any case, and SQLite may raise."""
         lock = _THREAD_LOCKS.setdefault(self.alias, threading.Lock())
         is_acquired = lock.acquire(timeout=timeout)
         try:
@@ -93,7 +93,7 @@ class SqliteDialect:
                 lock.release()
 
     def _enter_transaction(self, until: float) -> ExitStack:
-        """Open a transaction with the writer lock. Raises SQLite's error if it has none by ``until`` (monotonic)."""
+        """Open a transaction with the writer lock. Raises SQLite's error if it gets none by ``until`` (monotonic)."""
         connection: Any = connections[self.alias]
         while True:
             with ExitStack() as stack:

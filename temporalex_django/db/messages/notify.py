@@ -255,7 +255,7 @@ def _can_listen(connection: Any) -> bool:
 
 
 def _send_command(connection: Any, raw: Any, command: str) -> bool:
-    """Send "listen" or "unlisten" without Django's cursor: it is no query of the project."""
+    """Send "listen" or "unlisten"; return True if done. It is no query of the project: no cursor of Django's."""
     with suppress(DatabaseError), connection.wrap_database_errors:
         raw.execute(f"{command} {DONE_CHANNEL}")
         return True

@@ -130,7 +130,7 @@ def _import_app_modules() -> list[tuple[str, WorkflowDefinitionError | ScheduleI
 
 
 def _sync_schedules(*, using: str, **options: Any) -> None:
-    """Update the rows of declared schedules. A test database begins without; ``drain(schedules=True)`` makes them."""
+    """Store declared schedules after ``migrate``. A test database has none until ``drain(schedules=True)``."""
     from temporalex_django.models import Schedule  # noqa: PLC0415 - it needs the models
     from temporalex_django.operations.schedules.sync import sync_schedules  # noqa: PLC0415 - it needs the models
 

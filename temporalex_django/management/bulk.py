@@ -174,7 +174,7 @@ class BulkCommand:
 
 
 def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: dict[str, Any]) -> BulkJob:
-    """Start the job, after a confirmation if it cannot be undone. Raises ``CommandError``."""
+    """Start the job, after a confirmation if it cannot be undone. Raises ``CommandError`` without one selection."""
     filters = filters_of(options)
     # Exactly one of the three: a filter that was lost in a script must not select every run.
     if bool(filters) + bool(options["runs"]) + options["all"] != 1:

@@ -237,7 +237,7 @@ def _backfill(
     json: bool,
     **_: Any,
 ) -> None:
-    """Begin, preview (``dry_run``) or stop a backfill. Raises ``CommandError`` without either range or ``stop``."""
+    """Begin, preview (``dry_run``) or stop a backfill. Raises ``CommandError`` unless a range or ``stop`` is given."""
     has_range = start is not None and end is not None
     has_part = any(option is not None for option in (start, end, per_minute)) or dry_run
     if (stop and has_part) or not (stop or has_range):

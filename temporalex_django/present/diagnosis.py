@@ -103,7 +103,7 @@ def _check_diagnosis(check: FailedCheck) -> Diagnosis:
 
 
 def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Yield problems of workers, and due runs that no worker takes. They are left out if no worker is active."""
+    """Yield problems of workers, and due runs that nobody takes. If no worker is active, only that is reported."""
     if not project.active_workers:
         # The project may run a django-q2 cluster and believe that it is a worker: say first why it is none.
         yield from (_check_diagnosis(check) for check in project.checks if check.id in _CLUSTER_CHECKS)

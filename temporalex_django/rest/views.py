@@ -256,7 +256,7 @@ class InstanceViewSet(RunReadViewSet):
         return self._created_response(target, is_new=is_new)
 
     def _current_target(self, target: RunTarget) -> RunTarget:
-        """Return the chain's current run, which may be new, as after a reset. A run by run id stays."""
+        """Return the chain's current run, which may be new, as after a reset. A target found by a run id stays."""
         if target.pinned is not None:
             return target
         try:
@@ -300,7 +300,7 @@ class InstanceViewSet(RunReadViewSet):
         return key
 
     def _pending_response(self, exc: errors.UpdateTimeout, *, target: RunTarget, name: str) -> Response:
-        """Return status 202 with the address of an outcome. Raises ``exc`` if the update may not be stored."""
+        """Return status 202 with the address of an outcome. Raises ``exc`` if the update is not surely stored."""
         # With busy and unknown the update may not be stored, so there is no address to ask at.
         if exc.code != errors.UpdateTimeout.code:
             raise exc

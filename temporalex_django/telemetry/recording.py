@@ -117,7 +117,7 @@ class Recorder:
     # --- limits and errors -------------------------------------------------------------------------------------------
 
     def _limit_names(self, metric: Metric, label_values: tuple[str, ...]) -> tuple[str, ...]:
-        """Replace new names by ``OTHER`` after ``MAX_NAMES`` sets, count that, and log it once for each metric."""
+        """Return ``OTHER`` for new names after ``MAX_NAMES`` sets. Count that, and log it once for each metric."""
         names = tuple([value for label, value in zip(metric.labels, label_values, strict=True) if not label.values])
         with self._lock:
             known_names = self._names.setdefault(metric, set())

@@ -61,10 +61,7 @@ CLUSTER_CONNECTIONS = 4
 
 
 def _setting(default: Any, doc: str, *, refuse: Callable[[Any], bool] | None = None, kind: str = "") -> Any:
-    """Return a field; ``doc`` goes to ``docs/reference/settings.md``.
-
-    ``refuse`` returns True for a wrong value of the right type; ``kind`` describes valid ones in the error message.
-    """
+    """Return a field; ``doc`` is for settings.md, ``refuse`` for bad values of the right type, ``kind`` for errors."""
     metadata = {"doc": doc, "refuse": refuse, "kind": kind}
     return (
         field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)

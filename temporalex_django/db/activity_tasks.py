@@ -347,7 +347,6 @@ class ActivityTasks:
         return next(iter(self._select_background_tasks("owner is null and id = %s", task_id)), None)
 
     def _select_background_tasks(self, condition: str, parameter: int) -> list[TaskState]:
-        """Return the readable background tasks that meet an SQL condition with one parameter."""
         rows = self._sql.select(TASK.select(f"where chain_id is null and {condition}"), [parameter], TASK.types)
         return [task for task in map(task_state, rows) if is_readable(task)]
 

@@ -153,7 +153,6 @@ class TableStorage:
         return next((row.chain_id for row in rows if row.is_open), None)
 
     def _insert_run(self, instance: GraphInstance, storage: DjangoStorage) -> UUID:
-        """Start a run in a new chain with the input of the instance, and return its run id."""
         cls: type[Workflow] = instance.workflow
         options = start_options(cls)
         options["version"] = instance.version

@@ -373,10 +373,7 @@ def _group_members(users: Any, name: str, *, limit: int) -> Collection[str] | No
 
 
 def _permission_holders(users: Any, principal: str, name: str, *, limit: int) -> Collection[str] | None:
-    """Return keys of those with the permission, perhaps more than ``limit``.
-
-    None means unknown: the policy, or a backend of the project, may grant more than the tables show.
-    """
+    """Return keys, over ``limit`` if there are. None: the policy or a backend may grant more than the tables show."""
     if not (_has_field(users.model, "groups") and _has_field(users.model, "user_permissions")):
         return None
     app, _, code = name.partition(".")

@@ -226,10 +226,7 @@ def deliver(
 def _answers(
     rows: Sequence[OutboxRow], pool: Executor | None, storage: DjangoStorage
 ) -> Iterator[tuple[OutboxRow, Callable[[], Any]]]:
-    """Send rows, and yield each with a function that returns its answer or raises, in the order of answers.
-
-    With ``pool`` all are sent before the first answer is waited for.
-    """
+    """Send rows, with ``pool`` all at first; yield each, as answers come, with a function that returns or raises."""
     sent: dict[Future[Any], OutboxRow] = {}
     for row in rows:
         try:

@@ -371,7 +371,6 @@ class TurnWriter:
             )
 
     def _insert_next_runs(self, successors: Sequence[tuple[RunState, NewRun]]) -> None:
-        """Insert the next runs of chains, given as pairs of a chain's present state and the run."""
         now = max(run.activated_at for run, _ in successors if run.activated_at is not None)
         new = (
             (
@@ -515,10 +514,7 @@ class ExternalRunWriter:
             self._close_children(closed)
 
     def _start_children(self, children: Sequence[NewChild]) -> list[NewMessage]:
-        """Insert chains and runs, and return the messages about children that could not start.
-
-        The order is that of their open keys, so that two turns with the same ids wait in one direction only.
-        """
+        """Insert runs by open key, so that turns wait in one direction only; return messages about refused ones."""
         refused = self._resolve_run_ids(child.workflow_id for child in children)
         messages, free, colliding_children = list[NewMessage](), list[NewChild](), list[NewChild]()
         for child in children:
@@ -546,7 +542,6 @@ class ExternalRunWriter:
         return {row[0] for row in rows}
 
     def _insert_first_runs(self, new: Sequence[tuple[UUID, UUID, NewChild]]) -> None:
-        """Insert the first runs of new chains, given as triples of chain, run and child."""
         runs = [
             new_run_row(
                 c,

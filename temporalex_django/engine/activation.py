@@ -476,7 +476,6 @@ class ActivationStep:
                 self.write.attempt_outcomes.append(DROPPED)
 
     def _apply_commands(self, completion: Completion, entry: CachedRun) -> None:
-        """Turn commands into activities, children and messages to write."""
         run, record, write = self.run, entry.record, self.write
         cancelled = {command.seq for command in completion.commands if command.kind == "CancelActivity"}
         definition = entry.executor.definition

@@ -216,10 +216,7 @@ class AtomicPhase:
     def _perform_all(
         self, tasks: Sequence[TaskState], report: TurnReport
     ) -> tuple[list[tuple[Job, TaskState]], list[TaskResult], list[TaskResult]]:
-        """Run each activity in its own savepoint; return ``(final results, results to retry, failed attempts)``.
-
-        Raises errors of the database that end the whole transaction.
-        """
+        """Run each in a savepoint; return ``(final, to retry, failed)``. Raises errors that end the transaction."""
         results: list[tuple[Job, TaskState]] = []
         retries: list[TaskResult] = []
         failed: list[TaskResult] = []
@@ -272,10 +269,7 @@ def _raise_if_slow(task: TaskState, seconds: float, error: BaseException) -> Non
 
 
 def _take_new_tasks(write: RunWrite) -> list[TaskState]:
-    """Remove new atomic activities from ``write``: they run in this transaction and never become rows.
-
-    If this process lacks the code of one of them, all of them stay.
-    """
+    """Remove activities, to run now without ever being rows. All stay if this process lacks the code of one."""
     new_tasks = [task for task in write.tasks if task.atomic and task.attempt == 0]
     if not all(task.activity in activity.registry for task in new_tasks):
         return []

@@ -233,10 +233,7 @@ class Executors:
         return selected
 
     def _defer_rebuild(self, work: _Rebuild) -> None:
-        """Leave the run to later calls of ``rebuild``, and do not claim it until then.
-
-        If this engine does not rebuild, the executor is dropped and the run stays due.
-        """
+        """Leave the run to later calls of ``rebuild``, unclaimed until then. Without rebuilds, it stays due."""
         if not self._rebuilds:
             if work.entry is not None:
                 work.entry.executor.evict()

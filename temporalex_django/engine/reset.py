@@ -293,10 +293,7 @@ class _ReplayTimeout(Exception):
 def _count_replayable(
     code: type[Workflow], reset_point: HistoryPrefix, limit: float | None, max_seconds: float | None
 ) -> tuple[int, BaseException | None]:
-    """Return how many activations the code repeats, and what stopped it.
-
-    Later events than those of ``reset_point`` are not replayed: they may include answers of patches.
-    """
+    """Return how many activations the code repeats, and what stopped it. Later events may hold patch answers."""
     label = f"the replay of {code.name}"
     bounded = partial(watchdog.run, limit=limit, label=label)
     if max_seconds is None:

@@ -188,10 +188,7 @@ class WorkflowEngine(Executors):
 
     @staticmethod
     def _note_claim(claim: ClaimedRuns, report: TurnReport, *, alone: bool) -> list[RunState]:
-        """Return the runs that this turn advances, and add all to the report.
-
-        Runs whose code has ended a process need a turn ``alone`` (see decision 22).
-        """
+        """Return the runs to advance, and report all. Runs that have ended a process go ``alone`` (see decision 22)."""
         claimed = list(claim)
         if not alone:
             report.suspect_chains = [run.chain_id for run in claimed if run.crashes]
@@ -434,10 +431,7 @@ class WorkflowEngine(Executors):
         return inbox
 
     def _page_size(self, runs: Sequence[RunState]) -> int | None:
-        """Return how many messages to read for each run, None without long inboxes.
-
-        It is twice the number that a turn has processed: if handlers are slow, reading more would be wasted.
-        """
+        """Return twice what a turn has processed of a long inbox, else None. More is wasted if handlers are slow."""
         message_counts = [self._long_inboxes[run.chain_id] for run in runs if run.chain_id in self._long_inboxes]
         if message_counts:
             return 2 * max(message_counts)

@@ -71,7 +71,6 @@ def _outcome(write: RunWrite) -> str:
 
 
 def _record_write(write: RunWrite, record: RunRecord) -> None:
-    """Record the time that the code took, and the human tasks that the run closed."""
     if write.seconds is not None:
         recorder.record(definitions.ACTIVATION_SECONDS, write.seconds, workflow=record.workflow)
     for task_write in write.human_tasks:

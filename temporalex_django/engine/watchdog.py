@@ -213,7 +213,6 @@ class Watchdog:
             _consume_interruption(watched.thread)
 
     def _watch(self) -> None:
-        """Check all deadlines again and again, in the watchdog's thread."""
         pause, last_check, spent, idle = 0.0, 0.0, 0.0, 0
         while True:
             rested = not self._busy.is_set()
@@ -261,7 +260,6 @@ class Watchdog:
 
     @staticmethod
     def _interrupt(watched: _WatchedCode) -> None:
-        """Interrupt a call that has exceeded its limit, and log where it was."""
         watched.fired = True
         stack = sys._current_frames().get(watched.thread)  # noqa: SLF001 - the one way to a thread's stack
         if stack is not None:
@@ -273,7 +271,6 @@ class Watchdog:
 
     @staticmethod
     def _interrupt_again(watched: _WatchedCode) -> None:
-        """Interrupt a call that continued after an interruption."""
         interruption: type[BaseException] = _Interrupted
         if watched.force:
             if watched.stop is None:
@@ -332,7 +329,6 @@ if sys.version_info >= (3, 12):
                 monitoring.set_local_events(_TOOL, code, monitoring.events.INSTRUCTION)
 
         def end(self) -> None:
-            """Stop raising the error, and free the monitoring tool."""
             monitoring = sys.monitoring
             for code in self._codes:
                 monitoring.set_local_events(_TOOL, code, 0)

@@ -265,10 +265,7 @@ class DecisionForm(TokenForm):
         return True
 
     def _rebind_current_form(self) -> None:
-        """Give the form a new token and the present digest.
-
-        The page shows it again, and the next post must neither count as a repetition nor be refused as outdated.
-        """
+        """Give the form a new token and digest, so that the next post is neither a repetition nor outdated."""
         self.renew()
         self.data = {**self.data, self.add_prefix("shown"): self.form_spec.digest}
 

@@ -145,7 +145,6 @@ def _graph_output(
     text: str,
     output: str | None,
 ) -> GraphDrawn:
-    """Return the JSON output; ``text`` is the drawing, and ``output`` its file."""
     states = render.states(instance)
     return GraphDrawn(
         workflow=cls.name,

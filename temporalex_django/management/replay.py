@@ -369,10 +369,7 @@ def _history_files(names: Sequence[str]) -> list[Path]:
 def _run_chunks(
     replay_chunk: Any, chunks: Sequence[Any], processes: int, *, always_spawn: bool
 ) -> Iterator[ReplayBatch]:
-    """Yield a result for each chunk, in order, from new processes with another hash seed.
-
-    If one process is enough, this process does the work, except with ``always_spawn``.
-    """
+    """Yield results in order from processes with another hash seed; one needs no new one unless ``always_spawn``."""
     processes = min(processes, len(chunks))
     with ExitStack() as stack:
         results: Iterable[ReplayBatch]

@@ -415,7 +415,6 @@ def count_text(group: FailureGroup) -> str:
 
 
 def _group_text(group: FailureGroup, now: datetime) -> str:
-    """Return the sentences about the number and the cause of the failures."""
     words = {
         "count": count_text(group),
         "workflow": group.workflow,

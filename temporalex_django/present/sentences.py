@@ -95,7 +95,6 @@ def _cancelled_sentence(run: RunView, words: dict[str, object]) -> str:
 
 
 def _cancelled_early_sentence(run: RunView, words: dict[str, object]) -> str:
-    """Return the sentence about a run that was cancelled before it began."""
     if run.end.actor and run.end.reason:
         return _("Cancelled by %(who)s %(at)s, before it began: %(reason)s.") % words
     if run.end.actor:

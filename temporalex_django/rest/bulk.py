@@ -67,7 +67,6 @@ def _job_contract(
 
 
 def _job_action_contract(operation: str, summary: str) -> Contract:
-    """Return the contract of a REST method that stops or resumes a bulk job."""
     answers = {200: serializers.JobOut}
     return _job_contract(operation, summary, answers, body=serializers.ReasonBody, scope="act", keyed=True)
 

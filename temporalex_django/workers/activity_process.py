@@ -78,7 +78,6 @@ def main() -> None:
 
 
 def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, Any]:
-    """Run the activity of a call and return the message for the worker."""
     from django.db import close_old_connections  # noqa: PLC0415 - Django is set up by then
 
     from temporalex_django.authoring import activity  # noqa: PLC0415
@@ -129,10 +128,7 @@ def _encode_error(exc: BaseException) -> dict[str, Any]:
 
 
 def _encode_result(act: Any, value: Any) -> dict[str, Any]:
-    """Return ``{"result": plain data}``, or ``{"unfit": reason}`` for a value that would be read back differently.
-
-    Such a value cannot be stored, and only this process can compare both.
-    """
+    """Return a message, ``unfit`` if the value would be read back differently: only this process can compare."""
     from temporalex_django.core.payloads.round_trip import encode_lossless  # noqa: PLC0415 - as above
     from temporalex_django.errors import PayloadError  # noqa: PLC0415
 

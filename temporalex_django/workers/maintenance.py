@@ -232,7 +232,6 @@ class Maintenance:
             self._retention_at = time.monotonic()
 
     def _start_background_work(self) -> None:
-        """Start the threads of background work and of schedules, if there is work for them."""
         if time.monotonic() - self._background_at >= policy.BACKGROUND_SECONDS:
             self._background_at = time.monotonic()
             self.background_thread.ensure_running()

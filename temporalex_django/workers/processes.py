@@ -143,10 +143,7 @@ def _exit_text(status: int) -> str:
 
 
 def _decode_result(message: dict[str, Any]) -> Any:
-    """Return the value, or raise with the original class's names, which retry policies compare.
-
-    The cause of the exception has the traceback from the process.
-    """
+    """Return the value, or raise with class names that retry policies compare, and with the traceback as cause."""
     if "result" in message:
         return message["result"]
     if "unfit" in message:

@@ -174,7 +174,6 @@ class TurnRunner:
             return self._filter_claimed(get_tasks())
 
     def _submit_claim(self, capacity: Capacity) -> Callable[[], list[TaskState]]:
-        """Send the claim of at most as many activities as ``capacity`` allows."""
         suspects = self._quarantine.has_suspects
         if suspects and self._quarantine.is_ready:
             # A suspect starts alone, whatever else there is capacity for.

@@ -310,10 +310,7 @@ class LibpqWire:
             self._sent.append(statement)
 
     def _prepared_name(self, key: Key) -> bytes | None:
-        """Return the name of the prepared statement, or None to send the query as it is.
-
-        The first call after the query was sent often enough submits the statement that prepares it.
-        """
+        """Return the name, or None. The first call after enough uses submits the statement that prepares it."""
         # Popped and set again below, so that the dict keeps the order of use.
         name = self._names.pop(key, None)
         if name is None:
@@ -361,10 +358,7 @@ def _begin_command(connection: psycopg.Connection[Any]) -> bytes:
 def _receive_results(
     protocol: Any, results: list[Any], marks: list[int], ends: int
 ) -> Generator[Wait, Ready | int, None]:
-    """Add the results of statements until ``ends`` synchronisations have come; psycopg does the waiting.
-
-    ``marks`` gets, for each synchronisation, the number of results before it.
-    """
+    """Add results until ``ends`` synchronisations have come. ``marks`` gets the number of results before each."""
     while True:
         ready = yield Wait.RW if protocol.flush() else Wait.R
         if ready and ready & Ready.R:  # None after an interruption, which still waits for the end

@@ -81,7 +81,6 @@ def send_turn_signals(report: TurnReport) -> None:
 
 
 def _send_run_signals(write: RunWrite, record: RunRecord) -> None:
-    """Send the Django signals about all that a turn stored for one run."""
     sender: Any = workflow.signal_sender(record.workflow, record.version)
     run_fields = {"workflow": record.workflow, "workflow_id": record.workflow_id, "run_id": str(record.run_id)}
     _send_event_signals(write, record, sender, run_fields)

@@ -224,7 +224,7 @@ def _sample_facts(alias: str) -> bool:
 
 
 def _cleanup_hook(kind: str) -> BackgroundHook:
-    """Return the hook that deletes rows by the job ``kind`` of ``operations.fleet.cleanup``, found at each call."""
+    """Return the hook that deletes rows by the job ``kind`` of ``operations.fleet.switches``, found at each call."""
 
     def cleanup_job() -> CleanupJob:
         from temporalex_django.operations.fleet import switches  # noqa: PLC0415 - it needs the models

@@ -234,7 +234,7 @@ def redactor_for(user: Person | None, run: Instance) -> Redactor:
 
 
 def _require_allowed(user: Person, operation: Operation) -> None:
-    """Raise ``ActionNotPermitted`` unless the access policy allows the user to perform the operation."""
+    """Raise ``ActionNotPermitted`` unless the access policy allows the operation."""
     if policy().allows(user, operation):
         return
     run_text = "runs" if operation.run is None else f"{operation.run.workflow} {operation.run.workflow_id}"

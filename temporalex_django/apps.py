@@ -93,11 +93,7 @@ def _lists_problems() -> bool:
 
 
 def _register_refusals() -> None:
-    """Register the exceptions by which a validator rejects a message; any other one counts as a fault in the code.
-
-    These are Django's ``ValidationError`` and ``PermissionDenied``, and the client errors of Django REST framework if
-    it is loaded.
-    """
+    """Register exceptions by which a validator rejects a message; others count as faults in the code."""
     from django.core.exceptions import PermissionDenied, ValidationError  # noqa: PLC0415 - as above
 
     from temporalex_django.core import failures  # noqa: PLC0415 - as above
@@ -119,10 +115,7 @@ def _is_rest_framework_refusal(exc: Exception) -> bool:
 
 
 def _import_app_modules() -> list[tuple[str, WorkflowDefinitionError | ScheduleInvalid]]:
-    """Import ``activities``, ``workflows`` and ``schedules`` of all apps; return ``(module, error)`` for each bad one.
-
-    A bad definition does not stop the import of the other modules, so that ``manage.py check`` can report all of them.
-    """
+    """Import modules; return ``(module, error)`` for bad ones, so that ``check`` can report all of them."""
     definition_errors = []
     for app in apps.get_app_configs():
         for name in ("activities", "workflows", "schedules"):
@@ -137,10 +130,7 @@ def _import_app_modules() -> list[tuple[str, WorkflowDefinitionError | ScheduleI
 
 
 def _sync_schedules(*, using: str, **options: Any) -> None:
-    """Create and update the rows of schedules declared in code; the receiver of ``post_migrate``.
-
-    In a test database it does nothing, so that tests begin without schedules; ``drain(schedules=True)`` makes them.
-    """
+    """Store declared schedules after ``migrate``. A test database has none until ``drain(schedules=True)``."""
     from temporalex_django.models import Schedule  # noqa: PLC0415 - it needs the models
     from temporalex_django.operations.schedules.sync import sync_schedules  # noqa: PLC0415 - it needs the models
 
@@ -170,7 +160,6 @@ def _get_task_host() -> TaskHost:
 
 
 def _run_burst(seconds: float) -> int:
-    """Do due work of runs in this process for at most ``seconds``, and return the number of runs that advanced."""
     from temporalex_django.workers.loop import run_until_idle  # noqa: PLC0415 - a process that serves pages has no worker
 
     return run_until_idle(timeout=seconds)
@@ -237,11 +226,7 @@ def _sample_facts(alias: str) -> bool:
 
 
 def _cleanup_hook(kind: str) -> BackgroundHook:
-    """Return the hook by which workers delete old rows of one kind.
-
-    ``kind`` names a job in ``operations.fleet.cleanup``: ``ANSWERS``, ``JOBS``, ``TASK_ENDS`` or ``SLOTS``. The job is
-    looked up each time the hook is called.
-    """
+    """Return the hook that deletes rows by the job ``kind`` of ``operations.fleet.switches``, found at each call."""
 
     def cleanup_job() -> CleanupJob:
         from temporalex_django.operations.fleet import switches  # noqa: PLC0415 - it needs the models
@@ -255,10 +240,7 @@ def _cleanup_hook(kind: str) -> BackgroundHook:
 
 
 def _start_local_runner() -> None:
-    """Start a development worker in threads of ``runserver``, in the process that serves.
-
-    It starts if the setting ``LOCAL_RUNNER`` is True. If that is None, it starts if ``DEBUG`` is True.
-    """
+    """Start a development worker in threads of ``runserver``. ``LOCAL_RUNNER`` None follows ``DEBUG``."""
     # With autoreload, a parent process watches the files and a child with RUN_MAIN serves: only the child starts one.
     is_runserver = sys.argv[1:2] == ["runserver"] and (os.environ.get("RUN_MAIN") == "true" or "--noreload" in sys.argv)
     local_runner = get_settings().LOCAL_RUNNER
@@ -283,5 +265,5 @@ def _start_local_runner() -> None:
 
 
 def _load_cluster_kind(name: str) -> Any:
-    """Return the code that sends rows of the outbox to the Temporal cluster; it is imported at the first call."""
+    """Return the code that sends outbox rows to the cluster; it is imported at the first call."""
     return import_module("temporalex_django.backends.cluster.outgoing").KINDS[name]

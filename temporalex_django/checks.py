@@ -297,11 +297,7 @@ def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Che
 
 
 def _broker_problems(path: str) -> Iterator[CheckMessage]:
-    """Yield the problems of the broker class at the dotted path ``path``.
-
-    A broker of this package that cannot be used is an Error. Any other broker gets at most a Warning: the cluster works
-    but does not advance workflows.
-    """
+    """Yield an Error for a bad broker of this package, else at most a Warning: its cluster still works."""
     module, _, name = path.rpartition(".")
     is_own_broker = path.startswith("temporalex_django.")
     if is_own_broker and not apps.is_installed("django_q"):
@@ -582,13 +578,12 @@ def _view_routes(patterns: Iterable[Any]) -> Iterator[tuple[Any, type]]:
 
 
 def _is_in_app(module: str) -> bool:
-    """Return True if a module belongs to an installed app."""
     # The dot keeps the app "shop" from matching the module "shopping".
     return any(f"{module}.".startswith(f"{app.name}.") for app in apps.get_app_configs())
 
 
 def _workflow_files() -> dict[str, set[str]]:
-    """Return the files in which installed apps define workflows, each with the names of its classes."""
+    """Return the files in which installed apps define workflows, each with its classes' names."""
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
 
     modules: dict[str, set[str]] = {f"{app.name}.workflows": set() for app in apps.get_app_configs()}

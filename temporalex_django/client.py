@@ -68,7 +68,7 @@ class DatabaseBackend:
         return await sync_to_async(self.start_many)(requests)
 
     def _start_result(self, result: Start | AlreadyRunning) -> WorkflowHandle[Any] | AlreadyRunning:
-        """Return the handle of a run that ``start_many`` started; an ``AlreadyRunning`` error is returned as it is."""
+        """Return the handle of a run; an ``AlreadyRunning`` error is returned as it is."""
         if isinstance(result, AlreadyRunning):
             return result
         handle = self._handle(target_of(result), workflow=result.request.workflow)
@@ -128,10 +128,7 @@ class DatabaseBackend:
         return cast("T", self._result(address, request, action, await action.aexecute()))
 
     def _result(self, address: RunAddress, request: RunRequest[Any], action: Action[Any], result: Any) -> Any:
-        """Return the result of an operation as the handle returns it.
-
-        For a fork that is the handle of the new run. The answer to an update or query has the type that is declared.
-        """
+        """Return the result as the handle returns it: a new handle for a fork, answers with their declared type."""
         if request.operation == "fork":
             return self._handle(result, workflow=address.workflow)
         if isinstance(action, (SendUpdate, Query)):
@@ -145,18 +142,12 @@ class DatabaseBackend:
 
 
 def _actor(by: object) -> Actor:
-    """Return the actor of an operation in the name of the user ``by``. For None it is ``CODE``.
-
-    Raises ``ActionNotPermitted`` for anything that is not a user.
-    """
+    """Return the actor for a user; None is ``CODE``. Raises ``ActionNotPermitted`` for anything else."""
     return CODE if by is None else Actor(user=check_person(by))
 
 
 def _find_target(address: RunAddress, by: Person | None) -> RunTarget:
-    """Return the run at ``address``, if it is among those that exist for the user ``by``.
-
-    Raises ``WorkflowNotFound``.
-    """
+    """Return the run if it exists for the user ``by``. Raises ``WorkflowNotFound``."""
     store = storage()
     visible_runs = None if by is None else access.runs_for(by, alias=store.alias)
     if address.run_id is not None:
@@ -186,10 +177,7 @@ def build_action(address: RunAddress, request: RunRequest[Any]) -> Action[Any]:
 
 
 def _build_decision(target: RunTarget, actor: Actor, *, task: str | None, **inputs: Any) -> Decide:
-    """Return the operation that decides a human task of a run.
-
-    ``task`` is its key, id or title, or None for the only one.
-    """
+    """Return the operation for a task's key, id or title, or None for the only one."""
     rows = inbox.all_tasks_of_run(target.selected_run_id)
     tasks = [inbox.to_open_human_task(row) for row in rows]
     # Closed tasks are searched too, so that the error can say who decided them and when.
@@ -215,10 +203,7 @@ class _RunReader:
             self._target, self._redactor = self._find_visible(address)
 
     def _find_visible(self, address: RunAddress) -> tuple[RunTarget, Redactor]:
-        """Return ``(run, redactor)`` for the run at ``address``: with the redactor the user sees its payloads.
-
-        Raises ``ActionNotPermitted`` when this user may not look at the run.
-        """
+        """Return the run with the user's redactor. Raises ``ActionNotPermitted`` if they may not look at it."""
         user = self._by
         target = access.find_visible(
             lambda: _find_target(address, user), lambda run_target: run_target.row, user, alias=self._storage.alias
@@ -258,10 +243,7 @@ class _RunReader:
         return reading.ResultWaiter(self._target, timeout=timeout, storage=self._storage, redactor=redactor)
 
     def _fit_result(self, result: Any) -> Any:
-        """Convert a result to the annotation of ``run``, if the class is available in this process.
-
-        A user who may not see everything gets plain data, because a redacted value may no longer fit the annotation.
-        """
+        """Convert a result to the annotation of ``run``. A redacted one may not fit, so it stays plain data."""
         code = self._target.workflow_class if self._redactor is UNREDACTED else None
         return result if code is None else decode_result(code, result)
 

@@ -61,11 +61,7 @@ CLUSTER_CONNECTIONS = 4
 
 
 def _setting(default: Any, doc: str, *, refuse: Callable[[Any], bool] | None = None, kind: str = "") -> Any:
-    """Return a dataclass field of ``Settings``; ``doc`` is its text in ``docs/reference/settings.md``.
-
-    ``refuse(value)`` returns True for a value that is wrong although its type is right; ``kind`` describes the valid
-    values in the error message.
-    """
+    """Return a field; ``doc`` is for settings.md, ``refuse`` for bad values of the right type, ``kind`` for errors."""
     metadata = {"doc": doc, "refuse": refuse, "kind": kind}
     return (
         field(default_factory=dict, metadata=metadata) if default == {} else field(default=default, metadata=metadata)
@@ -378,7 +374,7 @@ def problems() -> list[str]:
 
 
 def _object_error(name: str) -> str | None:
-    """Return the reason why the class or function that the setting ``name`` names cannot be used, or None."""
+    """Return why the class or function that a setting names cannot be used, or None."""
     try:
         if name == "INTERCEPTORS":
             load_interceptors(tuple(get_settings().INTERCEPTORS))
@@ -390,10 +386,7 @@ def _object_error(name: str) -> str | None:
 
 
 def _setting_errors(raw: Any, hints: Mapping[str, Any]) -> Iterator[str]:
-    """Yield one sentence for each unknown name and each value of a wrong type in ``raw``, the value of ``TEMPORALEX``.
-
-    ``hints`` are the types of the settings by name.
-    """
+    """Yield one sentence for each unknown name and each value of a wrong type in ``TEMPORALEX``."""
     if not isinstance(raw, Mapping):
         yield f"{SETTING} must be a dict, not {type(raw).__name__}."
         return
@@ -418,10 +411,7 @@ def _setting_errors(raw: Any, hints: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _misspelling_errors() -> Iterator[str]:
-    """Yield one sentence for each Django setting that was probably meant as ``TEMPORALEX``, if that is missing.
-
-    Such a setting has a similar name and holds a dict with one of the package's keys.
-    """
+    """Yield a sentence for each dict with our keys under a similar name, if ``TEMPORALEX`` is missing."""
     from django.conf import settings  # noqa: PLC0415 - see `_django_settings`
 
     if hasattr(settings, SETTING):
@@ -486,10 +476,7 @@ def object_from_setting(setting: str) -> Any:
 
 
 def _load_object(setting: str, path: str) -> Any:
-    """Return a new object of the class at ``path``, which the setting names. Raises ``NotConfigured``.
-
-    The object must have the methods that the setting requires.
-    """
+    """Return an object with the methods that the setting requires. Raises ``NotConfigured``."""
     module, _, name = path.rpartition(".")
     try:
         loaded_object = getattr(import_module(module), name)()
@@ -521,7 +508,7 @@ def alert_function() -> Callable[[Any], object] | None:
 
 @cache
 def _django_settings() -> Any:
-    """Return the settings object of Django, or None without Django."""
+    """Return the settings object, or None without Django."""
     try:
         from django.conf import settings  # noqa: PLC0415 - the in-memory environment runs without Django
     except ImportError:
@@ -551,15 +538,11 @@ def _hints() -> dict[str, Any]:
 
 
 def _choices(annotation: Any) -> tuple[Any, ...]:
-    """Return the types of an annotation such as ``int | None``.
-
-    Any annotation without None is returned as the only one.
-    """
+    """Return the types of an annotation such as ``int | None``. One without None is its own only choice."""
     return get_args(annotation) if type(None) in get_args(annotation) else (annotation,)
 
 
 def _fits(name: str, value: Any, annotation: Any) -> bool:
-    """Return True if ``value`` is valid for the setting ``name``, which has this annotation."""
     if name == "QUEUES":
         return not queue_errors(value)
     refuse = Settings.__dataclass_fields__[name].metadata["refuse"]
@@ -571,7 +554,7 @@ def _is_instance_of(value: Any, annotation: Any) -> bool:
 
 
 def _is_instance_of_choice(value: Any, choice: Any) -> bool:
-    """Return True if the value of a setting is of the type ``choice``, which is one part of its annotation."""
+    """Return True if a value is of the type ``choice``, which is one part of the annotation."""
     if get_origin(choice) is Literal:
         return value in get_args(choice)
     if get_origin(choice) is tuple:
@@ -585,7 +568,7 @@ def _is_instance_of_choice(value: Any, choice: Any) -> bool:
 
 
 def _describe(name: str, annotation: Any) -> str:
-    """Return words for the valid values of the setting ``name``, such as "a whole number above 0 or None"."""
+    """Return words for valid values, such as "a whole number above 0 or None"."""
     if kind := Settings.__dataclass_fields__[name].metadata["kind"]:
         return str(kind)
     names = {

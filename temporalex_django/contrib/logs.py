@@ -86,7 +86,7 @@ def _time_of(record: logging.LogRecord) -> str:
 
 
 def _error_of(record: logging.LogRecord) -> str | None:
-    """Return the exception of a record as a text without its message, or None."""
+    """Return the exception of a record as a text without its message."""
     if not record.exc_info or record.exc_info[1] is None:
         return None
     return error_line(record.exc_info[1])

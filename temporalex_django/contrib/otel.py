@@ -197,14 +197,11 @@ class Tracing(Interceptor):
         links: Sequence[Link] = (),
         on_enter: Callable[[], None] | None = None,
     ) -> _SpanBlock:
-        """Return a context manager whose block is a span below ``parent``, or else below the current span.
-
-        ``on_enter`` is called inside the span when the block begins.
-        """
+        """Return a block whose span is below ``parent``, or else below the current span."""
         return _SpanBlock(self._tracer, name, kind, attributes, parent, links, on_enter)
 
     def _extract(self, headers: Mapping[str, str], base: Context) -> Context:
-        """Return the context ``base`` with the trace that the headers name, and with the baggage that may travel."""
+        """Add the trace that headers name to ``base``, and the baggage that may travel."""
         span_context = _span_context(headers)
         context = base if span_context is None else trace.set_span_in_context(NonRecordingSpan(span_context), base)
         if self.baggage_keys and "baggage" in headers:
@@ -342,14 +339,13 @@ def _is_unsampled(span_context: SpanContext) -> bool:
 
 
 def _span_context(headers: Mapping[str, str]) -> SpanContext | None:
-    """Return the span that headers name, or None if they name none."""
     traceparent = headers.get("traceparent")
     return None if traceparent is None else _parse_context(traceparent, headers.get("tracestate"))
 
 
 @lru_cache(maxsize=4096)
 def _parse_context(traceparent: str, tracestate: str | None) -> SpanContext | None:
-    """Return the span of a W3C trace context. A run has the same one in each of its activations, so it is kept."""
+    """Return the span of a W3C trace context. A run has one in all its activations, so it is kept."""
     if tracestate is None and (fields := _TRACEPARENT.fullmatch(traceparent)) is not None:
         # Most headers have this form, since this class writes it. The propagator takes twice as long.
         trace_id, span_id, flags = (int(field, 16) for field in fields.groups())

@@ -213,7 +213,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 
 def _has_token(request: HttpRequest) -> bool:
-    """Return True if the request has the token of the settings, which is compared in constant time."""
+    """Return True for a request with the token, which is compared in constant time."""
     token, header = get_settings().METRICS_TOKEN, request.headers.get("Authorization", "")
     if token is None or not header.startswith("Bearer "):
         return False

@@ -70,10 +70,7 @@ class Sentry(Interceptor):
 
 
 def _without_payloads(event: Any, place: str) -> Any:
-    """Return the event without its parts that may quote payloads, such as messages of exceptions.
-
-    ``place`` is the type of the error with its code locations.
-    """
+    """Drop parts that may quote payloads. ``place`` is the error's type with its code locations."""
     for part in _PARTS:
         event.pop(part, None)
     for number, exception in enumerate(event.get("exception", {}).get("values", ())):

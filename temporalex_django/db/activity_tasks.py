@@ -119,10 +119,7 @@ class ActivityTasks:
         self._sql = session.sql
 
     def _release_keyless(self, tasks: Sequence[tuple[TaskState, KeyMissing]]) -> None:
-        """Release activities whose payloads only another worker can read. They are due again soon.
-
-        The attempt does not count. ``tasks`` are pairs of an activity and the ``KeyMissing`` that names the key.
-        """
+        """Make activities that only another worker can read due again soon. The attempt does not count."""
         if not tasks:
             return
         due = self._session.now() + policy.REOFFER_DELAY
@@ -232,10 +229,7 @@ class ActivityTasks:
         return fetch_finished
 
     def _finish_others(self, results: Sequence[TaskResult]) -> list[int]:
-        """Store the results that go to no run: of background tasks, and of attempts that make an activity due again.
-
-        Returns the ids of the activities whose attempt was still valid.
-        """
+        """Store results that go to no run: of background tasks, and of retries. Return the ids that were valid."""
         background_results = {r.task.fence: r for r in results if r.outcome is not None and r.task.chain_id is None}
         finished: list[int] = []
         if background_results:
@@ -245,12 +239,7 @@ class ActivityTasks:
     def _submit_delete(
         self, final: Mapping[tuple[int, int, int | None], TaskResult]
     ) -> Callable[[], tuple[list[int], list[FinishedActivity]]]:
-        """Send the deletion of activities that have ended, and return a function that completes it.
-
-        ``final`` maps ``(id, attempt, owner)``, where the owner is the epoch of a worker, to results. A row that has
-        another attempt or owner by now stays. The function returns the ids of the deleted activities, and their results
-        to deliver.
-        """
+        """Send the deletion of ended activities. A row that has another attempt or owner by now stays."""
         types = (*_ATTEMPT.types, *_RECIPIENT.types)
         rows = self._sql.submit_write(_ATTEMPT.columns, _DELETED, list(final), types, key="id")
 
@@ -281,11 +270,7 @@ class ActivityTasks:
         self._sql.write(RESULT.columns, RESULT_INSERT, RESULT.encode_rows(messages))
 
     def _finish_and_deliver(self, final: Mapping[tuple[int, int, int | None], TaskResult]) -> list[int]:
-        """Delete activities that have ended, send their results as messages to their runs, and return the ids.
-
-        ``final`` maps ``(id, attempt, owner)``, where the owner is the epoch of a worker, to results. A row that has
-        another attempt or owner by now stays.
-        """
+        """Delete ended activities and send their results. A row with another attempt or owner by now stays."""
         if not self._sql.chained_writes:
             valid, activities = self._submit_delete(final)()
             self.deliver(activities)
@@ -299,7 +284,7 @@ class ActivityTasks:
         return [row[0] for row in deleted_rows]
 
     def _schedule_retries(self, results: Sequence[TaskResult]) -> list[int]:
-        """Make activities whose attempt failed due again; return the ids of those whose attempt was still valid."""
+        """Make activities due again; return the ids of those whose attempt was still valid."""
         if not results:
             return []
         rows = [_retry_row(result) for result in results]
@@ -362,7 +347,6 @@ class ActivityTasks:
         return next(iter(self._select_background_tasks("owner is null and id = %s", task_id)), None)
 
     def _select_background_tasks(self, condition: str, parameter: int) -> list[TaskState]:
-        """Return the readable background tasks that meet an SQL condition with one parameter."""
         rows = self._sql.select(TASK.select(f"where chain_id is null and {condition}"), [parameter], TASK.types)
         return [task for task in map(task_state, rows) if is_readable(task)]
 
@@ -370,10 +354,7 @@ class ActivityTasks:
         return self._read_tasks("where run_id = %s order by seq", [run_id])
 
     def _read_tasks(self, condition: str, parameters: list[Any]) -> list[TaskState]:
-        """Return the activities that an SQL condition selects, with payloads decoded. Locks nothing.
-
-        The ``attempt`` of an atomic activity is the number of its next attempt.
-        """
+        """Return decoded activities. Locks nothing. ``attempt`` of an atomic one is the number of its next attempt."""
         tasks = [task_state(row) for row in self._sql.select(TASK.select(condition), parameters, TASK.types)]
         for task in tasks:
             decode_task(task)
@@ -416,15 +397,11 @@ class ActivityTasks:
 
 
 def _results_of_runs(results: Sequence[TaskResult]) -> dict[tuple[int, int, int | None], TaskResult]:
-    """Return the final results of activities of runs, by ``(id, attempt, owner)``.
-
-    The results of background tasks are left out, because no run waits for them.
-    """
+    """Return final results by ``(id, attempt, owner)``, without those of background tasks: no run waits for them."""
     return {r.task.fence: r for r in results if r.outcome is not None and r.task.chain_id is not None}
 
 
 def _retry_row(result: TaskResult) -> tuple[Any, ...]:
-    """Return the values of ``_RETRY_COLUMNS`` that make the activity of a failed attempt due again."""
     task, retry_at = result.task, result.retry_at
     assert retry_at is not None
     if result.count:
@@ -544,10 +521,7 @@ def _store(hold: Hold, sql: Dialect) -> None:
 
 
 def _delete_ended(now: datetime, sql: Dialect) -> None:
-    """Delete the rows of holds (queues or keys that were kept back for a while) that have ended.
-
-    Otherwise the rows would pile up, and a new hold of the same queue or key would show the start of the old one.
-    """
+    """Delete holds that have ended. A new hold of the same queue or key would show the start of the old one."""
     sql.execute(f"delete from {SWITCHES.name} where until <= {sql.placeholder('timestamptz')}", [now])
 
 
@@ -651,7 +625,7 @@ def failed_attempts(run: UUID, *, alias: str, limit: int) -> list[EndedAttempt]:
 
 
 def _row(result: TaskResult, now: Any, worker: str | None) -> tuple[Any, ...]:
-    """Return the values of ``_FAILED_ATTEMPT`` for the result of a failed attempt."""
+    """Return the values of ``_FAILED_ATTEMPT``."""
     task, failure = result.task, _failure_of(result)
     ended_at = now if result.failure is None else result.failure.at
     began_at = task.started_at
@@ -664,7 +638,6 @@ def _row(result: TaskResult, now: Any, worker: str | None) -> tuple[Any, ...]:
 
 
 def _failure_of(result: TaskResult) -> dict[str, Any]:
-    """Return the type, the message and the traceback of the failure of an attempt."""
     if result.failure is not None:
         return result.failure.payload()
     attributes: dict[str, Any] = {} if result.outcome is None else result.outcome[1]

@@ -202,7 +202,7 @@ class AttemptScope:
             self._note_settings(effect.names, connection)
 
     def _note_settings(self, names: Sequence[str], connection: Any) -> None:
-        """Read the values of settings that a statement of an atomic activity is about to change."""
+        """Read the values of settings that a statement is about to change."""
         for name in names:
             former = self._settings.setdefault(connection, {})
             if name not in former:
@@ -211,7 +211,7 @@ class AttemptScope:
                     former[name] = cursor.fetchone()[0]
 
     def _restore_settings(self) -> None:
-        """Give settings that an atomic activity has changed their former values, before the next step of its run."""
+        """Give changed settings their former values, before the next step of the run."""
         for connection, former in self._settings.items():
             if _transaction_state(connection) != _OPEN_STATES[0]:
                 continue  # the transaction has failed, and its end restores them
@@ -224,7 +224,7 @@ class AttemptScope:
     # -- the end ------------------------------------------------------------------------------------------------------
 
     def _settle(self, open_connections: Sequence[Any]) -> TransactionManagementError | None:
-        """Close connections that cannot be left to the next attempt; return an error if a transaction is left open."""
+        """Close connections that the next attempt cannot use; return an error if a transaction is left open."""
         problem = None
         for connection in open_connections:
             if (before := self._before.get(connection)) is not None:
@@ -248,10 +248,7 @@ class AttemptScope:
         return problem
 
     def _end_transaction(self, connection: Any) -> TransactionManagementError | None:
-        """Roll back a transaction that is left open, and return the error about it.
-
-        Returns None, and does nothing, if another async attempt has it open, which has not ended.
-        """
+        """Roll back an open transaction and return the error. None: another async attempt has it open, and it stays."""
         others = [scope for scope in tuple(_shared_scopes) if scope is not self and connection in scope.used]
         if self.is_shared and others and connection not in self.used:
             return None
@@ -275,7 +272,6 @@ def _open_connections() -> list[Any]:
 
 
 def _depth(connection: Any) -> tuple[bool, int, int]:
-    """Return how deep in a transaction a connection is, as Django counts it."""
     return connection.in_atomic_block, len(connection.savepoint_ids), len(connection.atomic_blocks)
 
 
@@ -293,7 +289,7 @@ def _needs_care(connection: Any) -> bool:
 
 
 def _is_in_transaction(connection: Any) -> bool:
-    """Return True if a transaction was begun on the connection by a statement. No statement is sent."""
+    """Return True if a statement has begun a transaction on the connection. No statement is sent."""
     if connection.connection is None or not connection.settings_dict["AUTOCOMMIT"]:
         return False
     if hasattr(connection.connection, "in_transaction"):  # SQLite's driver
@@ -302,7 +298,7 @@ def _is_in_transaction(connection: Any) -> bool:
 
 
 def _transaction_state(connection: Any) -> int | None:
-    """Return the state of the transaction in PostgreSQL's protocol; None if the driver does not speak it."""
+    """Return the state in PostgreSQL's protocol; None if the driver does not speak it."""
     protocol = getattr(connection.connection, "pgconn", None) or getattr(connection.connection, "info", None)
     state = getattr(protocol, "transaction_status", None)
     return None if state is None else int(state)
@@ -356,10 +352,7 @@ def _cache_store() -> Any:
 
 
 def _open_caches() -> dict[str, Any]:
-    """Return the caches of the present context by alias, and open those that it lacks, which connects to nothing.
-
-    To ask for each after every attempt, if it was opened, would cost more than all the rest of a scope.
-    """
+    """Return the caches by alias, all opened, which connects to nothing. To ask which are open would cost more."""
     opened = {}
     for alias in caches:
         with suppress(Exception):  # code that uses it gets the error
@@ -368,7 +361,7 @@ def _open_caches() -> dict[str, Any]:
 
 
 def _take_caches() -> tuple[Any, dict[str, Any]]:
-    """Give the present context caches that no other attempt of this thread uses, and return them with their store."""
+    """Give this context caches that no other attempt of the thread uses; return them with their store."""
     store = _cache_store()
     while _thread.idle_caches:
         owner, opened = entry = _thread.idle_caches.pop()
@@ -487,7 +480,7 @@ def _outlives_transaction(statement: str, word: str) -> bool:
 
 
 def _setting_effects(statement: str, word: str, second: str) -> list[Effect]:
-    """Return the effect of SET or RESET. SET CONSTRAINTS and SET TRANSACTION have none beyond their transaction."""
+    """Return the effect of SET or RESET. SET CONSTRAINTS and SET TRANSACTION end with their transaction."""
     if second in ("constraints", "transaction"):
         return []
     kind = EffectKind.LOCAL if second == "local" else EffectKind.SESSION

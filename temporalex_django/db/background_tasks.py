@@ -90,11 +90,7 @@ def insert_task(new: NewBackgroundTask, *, storage: StorageSession) -> tuple[UUI
 
 @lru_cache(maxsize=8)
 def _insert_statement(mark: Placeholder, now: str, *, deferred: bool) -> str:
-    """Return the SQL that enqueues a background task.
-
-    ``mark`` is the placeholder of the database, and ``now`` an SQL expression for the present time. With ``deferred``
-    the task has a due time of its own, which is one more parameter; else it is due now.
-    """
+    """Return the SQL that enqueues a task. With ``deferred``, its due time is one more parameter."""
     due = {}
     if not deferred:
         due = {"due_at": now}

@@ -87,7 +87,7 @@ def worker_statement_timeout(alias: str) -> str | None:
 
 
 def _configure_session(alias: str) -> None:
-    """Set the limits of a worker for the session, unless a pooler shares sessions: other processes would get them."""
+    """Set a worker's limits for the session, unless a pooler shares sessions: other processes would get them."""
     if not _thread.pooled:
         get_dialect(alias).set_up_session(_session_limits())
 

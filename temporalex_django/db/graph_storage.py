@@ -94,10 +94,7 @@ class TableStorage:
     def _rows(
         self, conditions: dict[str, Any], storage: DjangoStorage, *, of_any_class: bool = False
     ) -> Iterator[Instance]:
-        """Yield the current runs of graphs that meet ``conditions`` (id, workflow, version), newest chain first.
-
-        It yields only runs of graphs that this process has, unless ``of_any_class`` is True.
-        """
+        """Yield current runs by id, workflow and version, newest chain first, without unknown graphs by default."""
         runs = Instance.objects.using(storage.alias).filter(chain__run_id=F("id"))
         if not of_any_class:
             runs = runs.filter(workflow__in=_graph_names())
@@ -107,10 +104,7 @@ class TableStorage:
         yield from iterate_pages(runs, by="-chain_id")
 
     def _instance(self, row: Instance, storage: DjangoStorage) -> GraphInstance | None:
-        """Return the instance (the state of the graph) of a run, or None if it was deleted since the row was read.
-
-        Raises ``UnknownWorkflow`` if its class is gone, and ``PayloadError`` if one of its steps is.
-        """
+        """Return the instance, or None if deleted. Raises ``UnknownWorkflow``; ``PayloadError`` if a step is gone."""
         cls = workflows.class_for_run(row.workflow, row.version)
         events = storage.histories({row.pk: 0})[row.pk]
         # The chain has continued with another run since the row was read.
@@ -154,13 +148,11 @@ class TableStorage:
                     raise
 
     def _open_chain(self, instance: GraphInstance, storage: DjangoStorage) -> UUID | None:
-        """Return the open chain that has the id of the instance, or None."""
         name, workflow, version = identity(instance)
         rows = self._rows(checked({"id": name, "workflow": workflow, "version": version}), storage)
         return next((row.chain_id for row in rows if row.is_open), None)
 
     def _insert_run(self, instance: GraphInstance, storage: DjangoStorage) -> UUID:
-        """Start a run in a new chain with the input of the instance, and return its run id."""
         cls: type[Workflow] = instance.workflow
         options = start_options(cls)
         options["version"] = instance.version
@@ -170,10 +162,7 @@ class TableStorage:
         return insert_start(new, storage=storage).run_id
 
     def _replace_run(self, chain: UUID, instance: GraphInstance, storage: DjangoStorage) -> UUID:
-        """Close the open run of a chain in favour of a new one for the instance, and return the new run id.
-
-        Raises ``AlreadyRunning`` if the chain is not free in time, or its run was closed meanwhile.
-        """
+        """Close the run in favour of a new one. Raises ``AlreadyRunning`` if it is not free in time, or was closed."""
         run = self._lock_run(chain, storage)
         # A run that was closed meanwhile is looked for again.
         if run is None or run.closed:
@@ -188,19 +177,13 @@ class TableStorage:
         return write.next_run.run_id
 
     def _lock_run(self, chain: UUID, storage: DjangoStorage) -> RunState | None:
-        """Lock the chain and return the state of its current run.
-
-        Returns None if the chain is not free in time, or its run may not be claimed.
-        """
+        """Lock the chain and return its run. None: it is not free in time, or its run may not be claimed."""
         if not storage.lock_chain(chain, wait=policy.REPLACE_LOCK_SECONDS):
             return None
         return next(iter(storage.claim(limit=1, queues=(), chains=[chain])), None)
 
     def _store_instance(self, run_id: UUID, instance: GraphInstance, storage: DjangoStorage) -> None:
-        """Store the state of the instance as the data (snapshot) from which the run starts.
-
-        If the instance is closed, the run is closed, too.
-        """
+        """Store the instance as the snapshot from which the run starts. A closed instance closes the run."""
         cls: type[Workflow] = instance.workflow
         changes: dict[str, Any] = {
             "version": instance.version,
@@ -252,29 +235,23 @@ class TableStorage:
 
 
 def _graph_names() -> list[str]:
-    """Return the names of the graphs that this process has."""
     return sorted({cls.name for cls in workflows.concrete_classes() if issubclass(cls, GraphWorkflow)})
 
 
 def _identity(row: Instance) -> tuple[str, str, int | None]:
-    """Return ``(business id, workflow, version)`` of a graph's run: chains with equal values are one graph.
-
-    The version is None unless the class declares its ids unique for each version.
-    """
+    """Return ``(business id, workflow, version)``, equal within one graph; no version unless ids are unique in it."""
     unique = workflows.class_for_run(row.workflow, row.version).unique
     own = unique is not None and unique.scope == "version"
     return row.workflow_id, row.workflow, row.version if own else None
 
 
 def _instance_status(row: Instance) -> str:
-    """Return the status that the instance of a graph gets from the row of its closed run, such as "cancelled"."""
     if row.status in _AS_CANCELLED:
         return "cancelled"
     return row.status
 
 
 def _closing_attributes(instance: GraphInstance) -> dict[str, Any]:
-    """Return the attributes of the event that would close a run which ends in the state of ``instance``."""
     if instance.status == "completed":
         return {"result": {key: thaw(data) for key, data in instance.context.steps.items()}}
     if instance.status == "cancelled":
@@ -288,10 +265,7 @@ def _closing_attributes(instance: GraphInstance) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _projections(alias: str) -> Projections:
-    """Return the projections that this process keeps for an alias: instances of graphs, computed from histories.
-
-    They save reading a history again: a worker that runs the steps of a run one after the other reads only new events.
-    """
+    """Return the instances kept for an alias. They save reading a history again: only new events are read."""
     storage = DjangoStorage(alias)
 
     def events(run_id: UUID, after: int) -> Sequence[HistoryEvent]:

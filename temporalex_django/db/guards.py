@@ -114,17 +114,14 @@ def _guard_connection(connection: Any) -> None:
 
 
 def _guarded_close(wrapped: weakref.ref[Any]) -> None:
-    """Close a connection, or refuse it in workflow code.
-
-    Closing it would end the transaction of the turn, and of all runs in it.
-    """
+    """Close a connection, or refuse it in workflow code: it would end the transaction of all runs of the turn."""
     guard.refuse_in_step(guard.ORM)
     if (connection := wrapped()) is not None:
         type(connection).close(connection)
 
 
 def _connect(wrapped: weakref.ref[Any]) -> None:
-    """Open a connection again. What sets up its session is no part of the attempt that needs it."""
+    """Open a connection again. The setup of its session is no part of the attempt that needs it."""
     if (connection := wrapped()) is not None:
         with outside_attempt():
             type(connection).connect(connection)
@@ -156,8 +153,6 @@ def install_service_guard() -> None:
 
 
 def _guard_method(original: Any, rule: Rule) -> Any:
-    """Return a function that refuses calls from workflow code by ``rule``, and passes others to ``original``."""
-
     @functools.wraps(original)
     def guarded(*args: Any, **kwargs: Any) -> Any:
         if is_guarded():

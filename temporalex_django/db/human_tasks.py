@@ -81,16 +81,13 @@ def write_human_tasks(writes: Sequence[RunWrite], *, alias: str) -> None:
 
 
 def _insert_candidates(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:
-    """Insert the rows that name who may decide these tasks and who may not; rows that exist stay."""
+    """Insert rows for those who may decide and those who may not. Rows that exist stay."""
     new = [candidate for task_write in task_writes for candidate in _candidate_rows(task_write.id, task_write.task)]
     Candidate.objects.using(alias).bulk_create(new, ignore_conflicts=True)
 
 
 def _expire_claims(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:
-    """End claims and delegations of open tasks whose question has changed: they were made for the old question.
-
-    A claim reserves a task for one person. See decision 47.
-    """
+    """End claims and delegations of tasks whose question has changed: they were for the old one. See decision 47."""
     questions = {task_write.id: task_write.task.spec.question for task_write in task_writes}
     if not questions:
         return
@@ -116,10 +113,7 @@ def question_of(row: HumanTask) -> dict[str, Any]:
 
 
 def _delete_stale_candidates(task_writes: Sequence[HumanTaskWrite], *, alias: str) -> None:
-    """Delete the rows of people, groups and permissions whom the code no longer asks to decide these human tasks.
-
-    People to whom a task was delegated stay candidates.
-    """
+    """Delete rows of candidates whom the code no longer asks. People with a delegation stay."""
     tasks = {entry.id: entry.task for entry in task_writes}
     if not tasks:
         return
@@ -175,7 +169,7 @@ def _column_name(name: str) -> str:
 
 
 def _candidate_rows(task_id: UUID, task: HumanTaskState) -> list[Candidate]:
-    """Return the rows that name who may decide a task (its candidates) and who may not (excluded users)."""
+    """Return the rows for those who may decide a task, and for excluded users."""
     may = [Candidate(task_id=task_id, who=word, barred=False) for word in task.candidates]
     return may + [Candidate(task_id=task_id, who=f"key:{key}", barred=True) for key in task.barred]
 
@@ -200,7 +194,7 @@ def closed_with_run(run: UUID, *, at: datetime, except_for: Collection[UUID], al
 
 
 def _task_state(row: HumanTask) -> HumanTaskState:
-    """Return the state of a human task, as far as its row has it; the other fields have their defaults."""
+    """Return the state as far as its row has it. Other fields have their defaults."""
     form = None
     if row.form is not None:
         form = FormSpec(**row.form)
@@ -290,7 +284,6 @@ def _absences(principals: Collection[str], *, alias: str) -> dict[str, Absent]:
 
 
 def _absent_users(users: Any, names: Sequence[str]) -> dict[str, Absent]:
-    """Return those of the users with these names who are not among ``users``, the active ones."""
     if not names:
         return {}
     field = users.model.USERNAME_FIELD
@@ -299,7 +292,7 @@ def _absent_users(users: Any, names: Sequence[str]) -> dict[str, Absent]:
 
 
 def _absent_groups(users: Any, names: Sequence[str], *, alias: str) -> dict[str, Absent]:
-    """Return those of the groups with these names that have none of ``users``, the active ones."""
+    """Return groups with none of the active ``users``."""
     if not names or not _has_field(users.model, "groups"):
         return {}
     group_names = set(users.filter(groups__name__in=names).values_list("groups__name", flat=True).distinct())
@@ -344,20 +337,14 @@ def _principals_of(task: HumanTask) -> tuple[str, ...]:
 def _has_decider(
     principals: Sequence[str], user_keys: Mapping[str, Collection[str] | None], barred: Collection[str]
 ) -> bool:
-    """Return True if one of the principals includes a user who is not ``barred``, or if that cannot be known.
-
-    ``user_keys`` has the keys of the users whom each principal includes, as ``_resolve_principals`` returns them.
-    """
+    """Return True if a principal includes a user who is not ``barred``, or if that cannot be known (None)."""
     return any(
         (keys := user_keys[principal]) is None or any(key not in barred for key in keys) for principal in principals
     )
 
 
 def _resolve_principals(principals: Collection[str], *, limit: int, alias: str) -> dict[str, Collection[str] | None]:
-    """Return the keys of the active users whom each principal (a user, a group or a permission) includes.
-
-    The result has at least ``limit`` + 1 keys of each, if there are that many. None means that they cannot be known.
-    """
+    """Return the keys of each principal's active users, ``limit`` + 1 or more if there are. None: unknown."""
     model: Any = get_user_model()
     users = model._default_manager.using(alias)  # noqa: SLF001 - Django documents it
     if _has_field(model, "is_active"):
@@ -378,10 +365,7 @@ def _resolve_principals(principals: Collection[str], *, limit: int, alias: str) 
 
 
 def _group_members(users: Any, name: str, *, limit: int) -> Collection[str] | None:
-    """Return the keys of the users in the group ``name``, superusers included, but at most ``limit`` + 1.
-
-    None means that they cannot be known, because the user model has no groups.
-    """
+    """Return keys, superusers included, but at most ``limit`` + 1. None: the user model has no groups."""
     if not _has_field(users.model, "groups"):
         return None
     rows = users.filter(Q(groups__name=name) | _superuser_filter(users.model)).values_list("pk", flat=True)
@@ -389,13 +373,7 @@ def _group_members(users: Any, name: str, *, limit: int) -> Collection[str] | No
 
 
 def _permission_holders(users: Any, principal: str, name: str, *, limit: int) -> Collection[str] | None:
-    """Return the keys of those ``users`` to whom the access policy gives the permission ``name``.
-
-    ``principal`` is that permission as a candidate names it, ``perm:app.codename``. It returns more than ``limit``
-    keys if there are that many.
-
-    None means that they cannot be known: the policy, or a backend of the project, may grant more than the tables show.
-    """
+    """Return keys, over ``limit`` if there are. None: the policy or a backend may grant more than the tables show."""
     if not (_has_field(users.model, "groups") and _has_field(users.model, "user_permissions")):
         return None
     app, _, code = name.partition(".")
@@ -412,10 +390,7 @@ def _permission_holders(users: Any, principal: str, name: str, *, limit: int) ->
 
 
 def _has_stored_permissions(permits: Any) -> bool:
-    """Return True if the tables of Django hold all permissions; ``permits`` is the method of the access policy.
-
-    That is so with Django's own backend and the access policy of this package.
-    """
+    """Return True if Django's tables hold all permissions: with its own backend and this package's policy."""
     ours = permits.__func__.__module__ == "temporalex_django.access"
     return ours and [*settings.AUTHENTICATION_BACKENDS] == ["django.contrib.auth.backends.ModelBackend"]
 
@@ -525,7 +500,7 @@ def audit_refused_redeliveries(messages: Sequence[RefusedRedelivery], *, alias: 
 
 
 def _primary_key(key: str) -> Any:
-    """Return the primary key of the user model whose text is the key of a sender, or None if it has no such key."""
+    """Return the primary key whose text is a sender's key, or None if the user model has no such key."""
     field = get_user_model()._meta.pk  # noqa: SLF001 - Django's documented API
     try:
         if key:

@@ -167,7 +167,7 @@ def open_already_error(start: RunStart) -> AlreadyRunning:
 
 @contextmanager
 def _notification_with_next(queue: str, storage: DjangoStorage) -> Iterator[None]:
-    """Send a notification to the workers of a queue, together with the next statement that the block sends."""
+    """Send a notification together with the next statement that the block sends."""
     take_back = storage.sql.send_with_next(NOTIFY, [CHANNEL, queue])
     try:
         yield
@@ -177,10 +177,7 @@ def _notification_with_next(queue: str, storage: DjangoStorage) -> Iterator[None
 
 
 def _insert_with_attributes(start: NewStart, started: StartedRun, storage: DjangoStorage) -> bool:
-    """Insert chain, run and search attributes; return False if an open run has the business id.
-
-    ``started`` has the ids that the new chain and run get.
-    """
+    """Insert chain, run and search attributes; return False if an open run has the business id."""
     if storage.sql.chained_writes:
         insert = _insert_chain_and_run
     else:
@@ -196,11 +193,9 @@ def _insert_with_attributes(start: NewStart, started: StartedRun, storage: Djang
 
 
 def _wider_scope_test(start: RunStart) -> tuple[str, list[Any]]:
-    """Return ``(SQL test, parameters)``: no open run has the same id in a scope that this start includes.
+    """Return ``(SQL test, parameters)`` that no open run has the id in a wider scope; empty if none is needed.
 
-    The unique key of open chains does not cover such runs, because they were started with another scope. For a class
-    that was renamed it also covers runs that were started under its former names. The test is empty if there is nothing
-    to check.
+    The unique key does not cover runs that were started with another scope, or under a former name of the class.
     """
     own, parameters = "", list[Any]()
     if start.scope == "global":
@@ -247,10 +242,7 @@ def subject_columns(start: NewStart, alias: str) -> dict[str, Any]:
 
 
 def _run_row(start: NewStart, started: StartedRun, alias: str, **when: datetime | None) -> dict[str, Any]:
-    """Return the values of the row of the first run, by column; columns without a value are left out.
-
-    ``started`` has the ids of the chain and the run. ``when`` has the times to store, by column.
-    """
+    """Return the values of the first run by column, without those that are None."""
     subject = subject_columns(start, alias)
     if start.seed is not None:
         seed = start.seed
@@ -266,9 +258,8 @@ def _insert_chain_and_run(
 ) -> bool:
     """Insert chain and run with one statement; return False if an open run has the business id.
 
-    ``started`` has the ids for the new rows. ``wide`` is an SQL test that no open run has the id in a wider scope, and
-    its parameters. The wait for another transaction with the same open key is limited. In an open transaction that
-    takes a savepoint and a lock timeout around the statement.
+    ``wide`` is an SQL test and its parameters. The wait for another transaction with the same open key is limited. In
+    an open transaction that takes a savepoint and a lock timeout.
     """
     test, test_parameters = wide
     sql, key = storage.sql, start.open_key
@@ -315,11 +306,7 @@ def _insert_chain_and_run(
 def _insert_separately(
     start: NewStart, started: StartedRun, storage: DjangoStorage, wide: tuple[str, list[Any]]
 ) -> bool:
-    """Insert chain and run with two statements, for SQLite; return False if an open run has the business id.
-
-    ``started`` has the ids for the new rows. ``wide`` is an SQL test that no open run has the id in a wider scope, and
-    its parameters.
-    """
+    """Insert with two statements, for SQLite; return False if an open run has the business id."""
     test, test_parameters = wide
     with storage.transaction():
         now = storage.now()
@@ -502,11 +489,7 @@ def notify(*, alias: str, queues: Iterable[str] = ()) -> None:
 
 
 def _can_notify(alias: str) -> bool:
-    """Return True if a notification that is sent now reaches workers at once.
-
-    It does not on a database without notifications, behind a pooler (``POOLED``), nor inside of a transaction, which
-    holds it back until its commit.
-    """
+    """Return True if a notification reaches workers at once. A transaction would hold it back until its commit."""
     connection = connections[alias]
     if connection.in_atomic_block or not get_dialect(alias).listens or get_settings().POOLED:
         return False
@@ -580,10 +563,7 @@ def insert_many(starts: Sequence[NewStart], *, storage: DjangoStorage) -> list[S
 
 
 def _needs_checks(start: NewStart) -> bool:
-    """Return True if the start needs checks that only the insert of a single run makes.
-
-    Its id has the form of a run id, or its class has former names under which a run with the id may be open.
-    """
+    """Return True for an id like a run id, or a class with former names. Only a single insert checks these."""
     return not start.generated and (parse_run_id(start.workflow_id) is not None or len(all_names(start.workflow)) > 1)
 
 
@@ -597,10 +577,7 @@ def _insert_alone(start: NewStart, storage: DjangoStorage) -> StartedRun | Alrea
 def _insert_chunk(
     chunk: Sequence[_Entry], now: datetime, storage: DjangoStorage
 ) -> dict[int, StartedRun | AlreadyRunning]:
-    """Insert some of the runs with few statements, or one by one if that has to wait for too long.
-
-    Returns, by the number of each start in the call, the ids of its run, or the error if an open run has its id.
-    """
+    """Insert runs with few statements, or one by one if that waits for too long. Return outcomes by number."""
     wait = nullcontext() if storage.sql.writer_lock else storage.sql.lock_timeout(get_settings().START_LOCK_WAIT)
     try:
         with storage.savepoint(), wait:
@@ -633,7 +610,7 @@ def _write_chunk(
 
 
 def _existing_chains(chains: Sequence[UUID], storage: DjangoStorage) -> set[UUID]:
-    """Return the ids among ``chains`` for which there is a row: those that an insert did not skip as a conflict."""
+    """Return the ids for which there is a row: those that an insert did not skip as a conflict."""
     test, parameter = storage.sql.in_array(chains, "uuid")
     rows = storage.sql.select(f"select id from temporalex_chain where id {test}", [parameter], ("uuid",))
     return {row[0] for row in rows}

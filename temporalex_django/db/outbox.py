@@ -226,10 +226,7 @@ def deliver(
 def _answers(
     rows: Sequence[OutboxRow], pool: Executor | None, storage: DjangoStorage
 ) -> Iterator[tuple[OutboxRow, Callable[[], Any]]]:
-    """Send rows, and yield each with a function that returns its answer or raises its error, in the order of answers.
-
-    With ``pool`` all are sent before the first answer is waited for.
-    """
+    """Send rows, with ``pool`` all at first; yield each, as answers come, with a function that returns or raises."""
     sent: dict[Future[Any], OutboxRow] = {}
     for row in rows:
         try:
@@ -255,11 +252,7 @@ def _prepare(row: OutboxRow, storage: DjangoStorage) -> Callable[[], Any]:
 
 
 def _text(error: Exception) -> str:
-    """Return the text to store with a row that could not be sent.
-
-    It is the message of a ``DeliveryFailed`` or of another error of this package. The message of any other error could
-    quote payloads, so its ``error_line`` is used instead.
-    """
+    """Return the text to store with a row: messages of foreign errors could quote payloads."""
     return (str(error) if isinstance(error, (DeliveryFailed, TemporalexError)) else error_line(error))[:2000]
 
 
@@ -293,10 +286,7 @@ def _try_later(row: OutboxRow, error: Exception, storage: DjangoStorage) -> None
 def _store_refusal(
     row: OutboxRow, error: TemporalexError, storage: DjangoStorage, *, keep: bool, code: str = ""
 ) -> None:
-    """Make the row a dead letter, or delete it, and tell the kind; then send the Django signal ``delivery_refused``.
-
-    If the kind cannot take it now, the row is tried again.
-    """
+    """Make the row a dead letter, or delete it, and tell the kind. If it cannot take that now, try again later."""
     try:
         _refuse(row, error, storage, keep=keep, code=code or error.code)
     except DeliveryFailed as exc:
@@ -332,7 +322,7 @@ def _announce_refusal(row: OutboxRow, code: str, message: str, storage: DjangoSt
 
 
 def _own_row(row: OutboxRow, storage: DjangoStorage) -> QuerySet[Outbox]:
-    """Return a queryset of the row, empty if this try lost it: another process claimed it after the lease."""
+    """Return the row, or nothing if another process has claimed it after the lease."""
     return Outbox.objects.using(storage.alias).filter(pk=row.id, tries=row.tries, failed__isnull=True)
 
 

@@ -52,10 +52,7 @@ def replace_waiting_input(start: NewStart, sender: Sender | None, *, storage: Dj
 
 
 def _move_begin(start: NewStart, now: datetime, storage: DjangoStorage) -> StartedRun | None:
-    """Set the time at which a debounced run begins, if it has not begun, and return its ids.
-
-    Returns None if there is no such run.
-    """
+    """Set when a debounced run begins, if it has not begun, and return its ids. None: there is no such run."""
     moment = storage.sql.placeholder("timestamptz")
     rows = storage.sql.select(
         f"update temporalex_chain set due_at = case when paused then due_at else {moment} end, deadline = {moment}"
@@ -131,7 +128,7 @@ def throttle_start(start: NewStart, throttle: Throttle, *, storage: DjangoStorag
 
 
 def _lock_times(name: str, storage: DjangoStorage) -> list[float]:
-    """Lock the row of a key, which is created if it is missing, and return its times in seconds since 1970."""
+    """Lock the row of a key, which is created if missing, and return its times in seconds since 1970."""
     insert = _LIMIT.insert_parameters(storage.sql.placeholder, "")
     storage.sql.execute(f"{insert} on conflict (name) do nothing", [name, "[]"])
     lock = "" if storage.sql.writer_lock else " for update"

@@ -104,10 +104,7 @@ class Retention:
         return any(unfinished)
 
     def _sweep_class(self, name: str, versions: dict[int | None, RetentionPolicy], now: datetime, until: float) -> bool:
-        """Delete old runs of the class ``name`` until ``until`` (``time.monotonic``); return True if there may be more.
-
-        ``versions`` has its policies by version, and ``now`` is the database's time.
-        """
+        """Delete old runs until ``until`` (``time.monotonic``); return True if there may be more."""
         shortest = now - timedelta(seconds=min(rule.shortest for rule in versions.values()))
         while time.monotonic() < until:
             page = self._next_page(name)
@@ -131,10 +128,9 @@ class Retention:
         return True
 
     def _next_page(self, name: str) -> list[tuple[UUID, UUID, int, datetime | None, bool]]:
-        """Return the next runs of a class in order, as ``(run, chain, version, time, is the chain closed)``.
+        """Return the next runs as ``(run, chain, version, time, is the chain closed)``.
 
-        The time is when the chain or the run closed. It is set for the last run of a closed chain, and for earlier runs
-        of an open one; for other runs it is None.
+        The time is when the chain or run closed, for the last run of a closed chain and earlier runs of an open one.
         """
         after = self._cursors.get(name)
         rows = self.storage.sql.select(
@@ -149,10 +145,7 @@ class Retention:
         return [(run, chain, version, closed_at, bool(closed)) for run, chain, version, closed_at, closed in rows]
 
     def _delete_earlier_run(self, chain: UUID, run: UUID, *, answered_before: datetime) -> None:
-        """Delete an earlier run of a chain that continues, and messages that were answered before ``answered_before``.
-
-        A chain that a turn has locked is skipped until the next sweep.
-        """
+        """Delete a run of a chain that goes on, and messages answered before. Skip it if a turn has the lock."""
         with self.storage.transaction("earlier"):
             rows = self.storage.sql.select(
                 f"select run_id from temporalex_chain where id = %s and not closed{self.storage.sql.skip_locked()}",
@@ -172,10 +165,7 @@ class Retention:
                 )
 
     def _delete_closed_chain(self, chain: UUID, *, closed_before: datetime) -> None:
-        """Delete a closed chain run by run, and the chain itself with the last one.
-
-        A chain that another worker has locked is left to that worker.
-        """
+        """Delete a chain run by run, and itself with the last one, unless another worker has locked it."""
         runs = _run_ids(chain, storage=self.storage)
         for number, run in enumerate(runs, 1):
             with self.storage.transaction("retention"):
@@ -185,10 +175,7 @@ class Retention:
         self._deleted_chains.append(chain)
 
     def _lock_closed_chain(self, chain: UUID, closed_before: datetime) -> bool:
-        """Lock the chain, and return True if it has been closed since before ``closed_before``.
-
-        Returns False as well if another transaction has the lock.
-        """
+        """Lock the chain. Return False if another transaction has it, or if it was not closed before the time."""
         rows = self.storage.sql.select(
             f"select run_id from temporalex_chain where id = %s and closed{self.storage.sql.skip_locked()}",
             [chain],
@@ -218,14 +205,13 @@ def _run_ids(chain: UUID, *, storage: DjangoStorage) -> list[UUID]:
 
 
 def _delete_messages(chains: Sequence[UUID], *, storage: DjangoStorage) -> None:
-    """Delete all messages of these chains."""
     test, parameter = storage.sql.in_array(chains, "uuid")
     for part in _PARTS:
         storage.sql.execute(f"delete from temporalex_message where chain_id {test} and {part}", [parameter])
 
 
 def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> None:
-    """Delete a run with all its rows, and also the chain ``last_of`` if it is not None."""
+    """Delete a run with all its rows, and also the chain ``last_of``."""
     storage.sql.execute("delete from temporalex_history_event where run_id = %s", [run])
     storage.sql.execute("delete from temporalex_activity_task where run_id = %s", [run])
     storage.sql.execute("delete from temporalex_failed_attempt where run_id = %s", [run])
@@ -246,7 +232,7 @@ def _delete_run(run: UUID, last_of: UUID | None, *, storage: DjangoStorage) -> N
 
 
 def _start_timestamp(run: UUID) -> float:
-    """Return the start of a run in seconds since 1970, from its id; 0.0 if the id contains no time."""
+    """Return seconds since 1970, from the run id; 0.0 if it contains no time."""
     if run.version == _UUID7:
         return (run.int >> 80) / 1000
     return 0.0

@@ -72,10 +72,6 @@ class RunReader:
         return _run_record(values)
 
     def _submit_run_records(self, runs: Collection[UUID]) -> Callable[[], dict[UUID, RunRecord]]:
-        """Send the query for the records of runs, and return a function that waits for them and returns them by run id.
-
-        A record has what is fixed for a run, such as its class and its arguments.
-        """
         if not runs:
             return dict
         test, parameter = self._sql.in_array(runs, "uuid")
@@ -184,7 +180,7 @@ def read_closing(chain_id: UUID, *, session: StorageSession) -> tuple[str, Any] 
 
 
 def _run_record(row_values: dict[str, Any]) -> RunRecord:
-    """Return the record of a run from the values of its row, by field; JSON columns among them are still text."""
+    """Return the record of a row. Its JSON columns are still text."""
     for name in ("search_attributes", "headers"):
         row_values[name] = json_value(row_values[name])
     return RunRecord(**row_values)
@@ -200,10 +196,7 @@ def _check_times(record: RunRecord) -> None:
 
 
 def _history_event(run: UUID, row: Sequence[Any]) -> HistoryEvent:
-    """Return the event of a row with the columns of ``_EVENT``.
-
-    Raises ``PayloadError`` if its attributes cannot be read.
-    """
+    """Return the event. Raises ``PayloadError`` if its attributes cannot be read."""
     seq, activation, kind, at, attributes = row
     try:
         if at is None or not is_readable_time(at):

@@ -23,10 +23,7 @@ from temporalex_django.errors import NotConfigured
 
 @contextmanager
 def _forbid_close(connection: Any) -> Iterator[None]:
-    """Refuse to close the connection while the block runs.
-
-    After a close all runs of the turn would fail as if the database did not answer.
-    """
+    """Refuse to close the connection: all runs of the turn would fail as if the database did not answer."""
     before = vars(connection).get("close")
     connection.close = _refuse_to_close
     try:
@@ -142,10 +139,7 @@ class StorageSession:
         return nullcontext()
 
     def _send_commit(self, failed: type[BaseException] | None, *_: object) -> None:
-        """Send the commit together with the last statements (the pipeline), unless the block raised an error.
-
-        ``failed`` is the type of that error, or None.
-        """
+        """Send the commit together with the last statements (the pipeline), unless the block raised an error."""
         if failed is None:
             self.sql.execute("commit")  # Django's own commit finds no open transaction afterwards
 
@@ -224,5 +218,4 @@ class StorageSession:
 
 
 def _is_closed(raw: Any) -> bool:
-    """Return True if a connection of the driver is closed, or None."""
     return raw is None or bool(getattr(raw, "closed", False))

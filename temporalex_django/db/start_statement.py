@@ -103,7 +103,6 @@ def start_statement(placeholder: Placeholder, shape: StartShape) -> str:
 
 
 def _begin_expression(placeholder: Placeholder, shape: StartShape) -> str:
-    """Return the SQL expression for the time at which the run begins."""
     match shape.delay:
         case "at":
             return f"greatest({shape.now}, {placeholder('timestamptz')})"

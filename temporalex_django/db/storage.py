@@ -55,10 +55,7 @@ class _PartMethod:
 def _from(
     part: Callable[[DjangoStorage], Part], method: Callable[Concatenate[Part, P], R]
 ) -> Callable[Concatenate[DjangoStorage, P], R]:
-    """Offer ``method`` of a part as a method of the storage, under the same name.
-
-    ``part`` is the ``cached_property`` that builds the part.
-    """
+    """Offer ``method`` as a method of the storage; ``part`` is the ``cached_property`` that builds the part."""
     builder: Any = part
     declared: Any = _PartMethod(builder.func.__name__, method.__name__)
     checked: Callable[Concatenate[DjangoStorage, P], R] = declared

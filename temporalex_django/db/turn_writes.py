@@ -145,11 +145,7 @@ _NEXT_INSERT = RUNS.insert(
 
 @cache
 def _run_update(names: tuple[str, ...]) -> tuple[ColumnSet, str]:
-    """Return ``(columns, statement)``: these columns of runs, and the SQL that updates them for many runs.
-
-    For each run and column the statement gets a value and a flag that says if the run has a new value. A column without
-    a new value stays as it is.
-    """
+    """Return ``(columns, statement)`` for many runs. A flag for each column says if it has a new value or stays."""
     columns = RUNS.pick_columns("id", *names, **{f"has_{name}": "bool" for name in names})
     sets = {name: f"case when v.has_{name} then v.{name} else {RUNS.name}.{name} end" for name in names}
     return columns, RUNS.update(sets, f"from v where {RUNS.name}.id = v.id and {RUNS.name}.id {{key}}")
@@ -168,11 +164,7 @@ class TurnWriter:
         self._tasks = tasks
 
     def _partition(self, task: NewTask) -> str | None:
-        """Return the name of the partition of its queue in which an activity has to wait.
-
-        A partition holds activities that wait for each other because of a key, a limit or a switch. None, as for most
-        activities, means that it is in no partition.
-        """
+        """Return the partition in which an activity has to wait. None, as for most: it is in no partition."""
         key = task.options.get("concurrency_key")
         if (key is None and task.activity not in activity.limits_by_name) or self._session.clock is not None:
             return None  # test environments with a virtual clock have no limits
@@ -224,10 +216,7 @@ class TurnWriter:
         self._sql.write(_EVENT.columns, _EVENT_INSERT, _EVENT.encode_rows(events))
 
     def _write_orm_rows(self, writes: Sequence[RunWrite]) -> None:
-        """Store the rows of audit, failed messages, human tasks and failed attempts.
-
-        Few turns have some, so the ORM is fast enough.
-        """
+        """Store rows that few turns have, so the ORM is fast enough."""
         alias = self._session.alias
         audit_refused_signals([refused for w in writes for refused in w.refused_signals], alias=alias)
         audit_refused_redeliveries([message for w in writes for message in w.refused_redeliveries], alias=alias)
@@ -237,7 +226,7 @@ class TurnWriter:
         store_failed_attempts(failed, now=self._session.now, sql=self._sql, worker=process_name())
 
     def _warn_unfinished_updates(self, writes: Sequence[RunWrite]) -> None:
-        """Log which accepted updates get no answer, because these writes close their runs from outside."""
+        """Log accepted updates that get no answer, because these writes close their runs from outside."""
         for write in writes:
             if write.next_run is not None or not write.is_closed_externally:
                 continue
@@ -249,10 +238,9 @@ class TurnWriter:
             write.warn_unfinished([name for (name,) in rows])
 
     def _record_leftovers(self, writes: Sequence[RunWrite]) -> None:
-        """Add to the histories of runs the edited inputs and unread results that would be lost with their activities.
+        """Add edited inputs and unread results, which would be lost with their activities, to histories.
 
-        That is so for runs that drop or cancel activities. Call it before the rows are deleted. A payload that cannot
-        be read does not keep a run from closing.
+        Call it before the rows are deleted. A payload that cannot be read does not keep a run from closing.
         """
         for write in writes:
             if not write.drops_open_activities and not write.cancels_activities:
@@ -279,10 +267,7 @@ class TurnWriter:
         self._sql.write((*_CHAIN.columns, _AWAITED), _CHAIN_UPDATE, rows, key="id")
 
     def _write_tasks(self, writes: Sequence[RunWrite], claimed_commands: Collection[tuple[UUID, int]]) -> None:
-        """Insert new activities, make those to retry due again, and delete the cancelled and the dropped ones.
-
-        ``claimed_commands`` are the (run id, command number) of new activities that are stored already.
-        """
+        """Insert new activities, except those stored already; make retries due; delete cancelled and dropped ones."""
         new = [
             task_row(t, w.run.queue, self._partition(t))
             for w in writes
@@ -316,10 +301,7 @@ class TurnWriter:
     def _write_claimed_tasks(
         self, writes: Sequence[RunWrite], new: Sequence[NewTask], eager_claim: EagerClaim | None
     ) -> Callable[[], list[TaskState]]:
-        """Insert the activities ``new`` as claimed by this worker, in their first attempt.
-
-        Returns a function that gives them as ``TaskState``; call it after the commit.
-        """
+        """Insert activities as claimed by this worker, in their first attempt. Call the result after the commit."""
         if not new or eager_claim is None:
             return list
         owner, queues = eager_claim.owner, {w.run.run_id: w.run.queue for w in writes}
@@ -338,11 +320,7 @@ class TurnWriter:
         return fetch_claimed
 
     def _write_inbox(self, writes: Sequence[RunWrite]) -> None:
-        """Store what became of the messages that a turn read.
-
-        Messages that are events of the history now are deleted. The others are marked as read, as waiting, or as
-        settled with their outcome.
-        """
+        """Store outcomes of messages. Messages that are events of the history now are deleted."""
         if consumed := [i for w in writes for i in w.consumed]:
             test, parameter = self._sql.in_array(consumed, "int8")
             self._sql.execute(f"delete from temporalex_message where id {test}", [parameter])
@@ -354,7 +332,7 @@ class TurnWriter:
         self._sql.write(_WAITING.columns, _WAITING_UPDATE, waiting, key="id")
 
     def _write_outcomes(self, writes: Sequence[RunWrite]) -> None:
-        """Store the outcomes of messages, and answer updates that are unfinished when their chain closes."""
+        """Store outcomes, and answer updates that are unfinished when their chain closes."""
         settled = ((i, o.status, o.value, w.run.activated_at) for w in writes for i, o in w.settled.items())
         self._sql.write(_SETTLED.columns, _SETTLED_UPDATE, _SETTLED.encode_rows(settled), key="id")
         outcomes = (
@@ -379,10 +357,7 @@ class TurnWriter:
             self._insert_next_runs(successors)
 
     def _change_runs(self, changes: Sequence[tuple[UUID, Mapping[str, Any]]]) -> None:
-        """Store the changed columns of runs, and the rows of their search attributes.
-
-        ``changes`` are pairs of a run id and the new values by column.
-        """
+        """Store the changed columns of runs, and the rows of their search attributes."""
         names = tuple(name for name in _CHANGEABLE if any(name in values for _, values in changes))
         columns, statement = _run_update(names)
         rows = columns.encode_rows(
@@ -396,7 +371,6 @@ class TurnWriter:
             )
 
     def _insert_next_runs(self, successors: Sequence[tuple[RunState, NewRun]]) -> None:
-        """Insert the next runs of chains; ``successors`` are pairs of the present state of a chain and its next run."""
         now = max(run.activated_at for run, _ in successors if run.activated_at is not None)
         new = (
             (
@@ -419,7 +393,7 @@ class TurnWriter:
 
 
 def _has_orm_rows(w: RunWrite) -> bool:
-    """Return True if the write has rows that Django's ORM stores, after the statements that are sent together."""
+    """Return True if the ORM stores something, after the statements that are sent together."""
     return bool(
         w.refused_signals
         or w.refused_redeliveries
@@ -457,10 +431,7 @@ def _chain_state(w: RunWrite) -> RunState:
 
 
 def _awaited_kinds(w: RunWrite) -> int | None:
-    """Return what the chain's run may wait for after the turn: one bit each for a message, a timer and a child.
-
-    The order is that of ``AWAITED_KINDS``. None means that the turn does not change what the run waits for.
-    """
+    """Return one bit each for a message, a timer and a child (``AWAITED_KINDS``). None: no change."""
     if w.run.closed or w.next_run is not None:
         return 0
     if "waiting_for" not in w.instance:
@@ -543,11 +514,7 @@ class ExternalRunWriter:
             self._close_children(closed)
 
     def _start_children(self, children: Sequence[NewChild]) -> list[NewMessage]:
-        """Insert chains and their first runs, and return the messages to the parents of children that could not start.
-
-        The chains are inserted in the order of their open keys. So two turns that start the same ids wait for each
-        other in one direction only.
-        """
+        """Insert runs by open key, so that turns wait in one direction only; return messages about refused ones."""
         refused = self._resolve_run_ids(child.workflow_id for child in children)
         messages, free, colliding_children = list[NewMessage](), list[NewChild](), list[NewChild]()
         for child in children:
@@ -569,13 +536,12 @@ class ExternalRunWriter:
         return messages + [child.refusal_message() for child in colliding_children]
 
     def _existing_chains(self, chains: Sequence[UUID]) -> set[UUID]:
-        """Return the ids among ``chains`` for which there is a row: those that an insert did not skip as a conflict."""
+        """Return the ids for which there is a row: those that an insert did not skip as a conflict."""
         test, parameter = self._sql.in_array(chains, "uuid")
         rows = self._sql.select(f"select id from temporalex_chain where id {test}", [parameter], ("uuid",))
         return {row[0] for row in rows}
 
     def _insert_first_runs(self, new: Sequence[tuple[UUID, UUID, NewChild]]) -> None:
-        """Insert the first runs of new chains, given as triples of chain, run and child."""
         runs = [
             new_run_row(
                 c,
@@ -590,10 +556,7 @@ class ExternalRunWriter:
         insert_search_attributes(self._sql, search_attributes)
 
     def _has_open_alias(self, child: NewChild) -> bool:
-        """Return True if an open run, started under a former name of the class, has the business id of the child.
-
-        One statement, and none for a class that was never renamed.
-        """
+        """Return True if an open run under a former name has the id. One statement; none if never renamed."""
         aliases = all_names(child.workflow)[1:]
         if not aliases or child.scope not in ("workflow", "version"):
             return False
@@ -619,11 +582,7 @@ class ExternalRunWriter:
     def _send_messages(
         self, messages: Sequence[NewMessage], *, tell: Callable[[tuple[str, dict[str, Any]]], None] | None = None
     ) -> None:
-        """Find the receiver of each message and insert the message there.
-
-        A sender that asked gets an answer, which says whether the message was stored. ``tell`` takes the answers
-        instead of the inboxes of the senders.
-        """
+        """Insert each message at its receiver. Senders that asked are told if it was stored, by ``tell`` if given."""
         by_id = self._resolve_ids(
             {m.workflow_id for m in messages if m.chain_id is None and m.child is None and m.workflow_id}
         )
@@ -656,10 +615,7 @@ class ExternalRunWriter:
         return moment
 
     def _resolve_ids(self, ids: Collection[str]) -> dict[str, Delivery]:
-        """Return, for each id to which runs send messages, the chain that receives them, or why there is none.
-
-        The id may be the run id of a run, or the business id of an open run.
-        """
+        """Return by run id or business id the chain that receives messages, or why there is none."""
         deliveries = self._resolve_run_ids(ids)
         # For each id: the newest open run of the last workflow by name, and if another workflow has an open one. That
         # is two looks into an index.
@@ -681,10 +637,7 @@ class ExternalRunWriter:
         return deliveries
 
     def _resolve_ambiguous(self, workflow_id: str) -> Delivery:
-        """Return the receiver of a message to a business id that open runs of several workflows have.
-
-        It may be a ``Delivery`` with an ``AmbiguousId`` error and no chain.
-        """
+        """Return the receiver for an id of several workflows, perhaps an ``AmbiguousId`` error and no chain."""
         rows = self._sql.select(
             f"select {_RUN_COLUMNS}, i.version, c.backend <> '{TABLES}' from temporalex_instance i"
             " join temporalex_chain c on c.id = i.chain_id and c.run_id = i.id"
@@ -703,10 +656,7 @@ class ExternalRunWriter:
         return Delivery(run.chain_id, workflow=run.workflow, version=version, is_elsewhere=bool(is_elsewhere))
 
     def _resolve_run_ids(self, ids: Iterable[str]) -> dict[str, Delivery]:
-        """Return the receiver (``Delivery``) for each of the ids that is the run id of a run; the others are left out.
-
-        No statement if none has the form of a run id.
-        """
+        """Return receivers for ids that are run ids. No statement if none has that form."""
         run_ids = {run_id: text for text in ids if (run_id := parse_run_id(text)) is not None}
         if not run_ids:
             return {}
@@ -725,10 +675,7 @@ class ExternalRunWriter:
         }
 
     def _open_children(self, runs: Iterable[UUID]) -> dict[tuple[UUID, int], UUID]:
-        """Return the chains of the open children of these runs.
-
-        The keys are pairs of the run and the number of the command that started the child.
-        """
+        """Return open chains by run and number of the command that started the child."""
         run_ids = list(runs)
         if not run_ids:
             return {}
@@ -742,7 +689,7 @@ class ExternalRunWriter:
         return {(run, seq): chain for run, seq, chain in rows}
 
     def _close_children(self, runs: Sequence[UUID]) -> None:
-        """Send the open children of these closed runs a cancel or terminate message, as their ``parent_close`` says."""
+        """Send open children a cancel or terminate message, as their ``parent_close`` says."""
         test, parameter = self._sql.in_array(runs, "uuid")
         now, clock = self._sql.now_expression(self._clock, live=True)
         body: Any = codec().encode(dict(PARENT_CLOSED))
@@ -765,7 +712,7 @@ class ExternalRunWriter:
 
 
 def _outgoing_row(message_row: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the row of the outbox for the row of a signal or a cancel request to a run on a Temporal cluster."""
+    """Return the outbox row of a signal or a cancel request to a run on a Temporal cluster."""
     chain, _, kind, name, payload, message_id, headers, now = message_row
     body: dict[str, Any] = {"name": name, "payload": payload, "id": message_id, "sender": None, "headers": headers}
     if kind == "cancel":
@@ -774,7 +721,6 @@ def _outgoing_row(message_row: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _delivery_of(message: NewMessage, children: dict[tuple[UUID, int], UUID], by_id: dict[str, Delivery]) -> Delivery:
-    """Return where a message goes: to the chain that it names, to a child of its run, or to the run with an id."""
     if message.child is not None:
         return Delivery(children.get(message.child))
     if message.chain_id is None:

@@ -217,10 +217,7 @@ class ActivationStep:
         enough: Callable[[], bool] | None,
         judge: Judge | None,
     ) -> None:
-        """Deliver ``jobs`` to the executor and collect what that causes. For the other arguments see ``activate``.
-
-        ``start`` are the attributes with which a new run starts, or None.
-        """
+        """Deliver ``jobs`` to the executor and collect what that causes. ``start`` is None for a started run."""
         run, executor, completion = self.run, entry.executor, Completion()
         # A rebuild that came through proves nothing: what killed may come with the next delivery (see decision 22).
         was_activated = self.write.delivered = bool(jobs) or start is not None or executor.unfinished
@@ -255,7 +252,7 @@ class ActivationStep:
             self._schedule_next_turn(completion, entry)
 
     def _intercepted_activation(self, record: RunRecord, start: dict[str, Any] | None) -> ActivationCall:
-        """Return the facts of the activation for interceptors. ``start`` is None for a run that has started."""
+        """Return the facts for interceptors. ``start`` is None for a run that has started."""
         run_headers = record.headers or {}
         causes = [] if start is None else [Cause(kind="start", name=record.workflow, headers=run_headers)]
         causes += [Cause(kind=m.kind, name=m.name, headers=m.headers or {}) for m in self.messages]
@@ -274,7 +271,7 @@ class ActivationStep:
         )
 
     def _received_bytes(self) -> int:
-        """Return the size of the payloads that the run receives in this activation, as far as it is known."""
+        """Return the size of the payloads that the run receives, as far as it is known."""
         results = (activity.encoded for activity in self.finished_activities)
         return sum(message.size for message in self.messages) + sum(len(body) for body in results if body is not None)
 
@@ -292,11 +289,7 @@ class ActivationStep:
     # -- in -----------------------------------------------------------------------------------------------------------
 
     def _build_jobs(self, entry: CachedRun, results: Sequence[Job]) -> tuple[dict[str, Any] | None, list[Job]]:
-        """Build the jobs: timers by time, results, a cancel request, messages. This order is fixed (see decision 9).
-
-        Returns ``(start, jobs)``, where ``start`` has the attributes with which a new run starts, or is None for a run
-        that has started.
-        """
+        """Return ``(start, jobs)``, in order: timers by time, results, cancel request, messages (see decision 9)."""
         run = self.run
         start = None
         delivered_jobs: list[Job] = []
@@ -333,7 +326,6 @@ class ActivationStep:
         return start, [*delivered_jobs, *jobs, *cancel_jobs, *message_jobs]
 
     def _message_job(self, message: InboxMessage) -> Job:
-        """Return the job that delivers a signal, a request or an update."""
         if message.kind == "signal":
             signal = {"name": message.name, "payload": message.payload}
             if message.message_id is not None:
@@ -352,11 +344,6 @@ class ActivationStep:
     def _record_events(
         self, completion: Completion, entry: CachedRun, start: dict[str, Any] | None, stamp: dict[str, Any]
     ) -> None:
-        """Add the events of the activation to the history of the run.
-
-        ``start`` are the attributes with which a new run starts, or None. ``stamp`` has what ``ActivationStarted`` says
-        about the activation: its token and its limits.
-        """
         run = self.run
         run.activations += 1
         run.activated_at = self.now
@@ -368,7 +355,6 @@ class ActivationStep:
         entry.length = run.length
 
     def _append_event(self, kind: str, attributes: dict[str, Any], encoded: bytes | None = None) -> None:
-        """Append an event to the history; ``encoded`` has its attributes as bytes, if they were encoded before."""
         run = self.run
         run.length += 1
         self.write.events.append(
@@ -383,7 +369,7 @@ class ActivationStep:
         )
 
     def _reject_signals(self, completion: Completion, entry: CachedRun) -> None:
-        """Reject signals whose senders lack the permission: settle each with the reason and audit it."""
+        """Settle signals whose senders lack the permission, with the reason, and audit them."""
         record, by_job = entry.record, {id(job): message for job, message in self._signals_with_sender}
         for refusal in completion.refused:
             refused_signal = RefusedSignal(
@@ -402,11 +388,7 @@ class ActivationStep:
                 self.write.settled[message.id] = Outcome(status="rejected", value=error_data(error))
 
     def _settle_messages(self, completion: Completion, entry: CachedRun, token: int) -> None:
-        """Give every message that was read its outcome, or leave it in the inbox to wait.
-
-        ``token`` is the number that identifies the activation. If a validator failed by a fault in the code, its sender
-        gets a reference that contains it, under which the log has the error.
-        """
+        """Give every message that was read its outcome, or leave it in the inbox to wait."""
         write = self.write
         outcomes = update_outcomes(completion)
         if not self.messages:
@@ -437,7 +419,6 @@ class ActivationStep:
         write.outcomes.update(outcomes)
 
     def _settle_rejected(self, message: InboxMessage, outcome: Outcome, record: RunRecord) -> None:
-        """Settle an update or a request that the executor has rejected. ``record`` is that of the run."""
         self.write.settled[message.id] = outcome
         if message.redelivered:
             self._audit_refusal(message, record)
@@ -452,11 +433,7 @@ class ActivationStep:
             self.write.settled[message.id] = Outcome(status="completed")
 
     def _fault_outcomes(self, completion: Completion, token: int) -> dict[str, Outcome]:
-        """Return the answers to updates whose validator failed by a fault in the code, by update id.
-
-        Such an answer contains a reference, under which the log has the error. It is made from ``token``, the number
-        that identifies the activation.
-        """
+        """Return answers by update id. Each has a reference, under which the log has the fault of the validator."""
         outcomes: dict[str, Outcome] = {}
         for number, fault in enumerate(completion.faults):
             if number:
@@ -468,7 +445,7 @@ class ActivationStep:
         return outcomes
 
     def _audit_refusal(self, message: InboxMessage, record: RunRecord) -> None:
-        """Audit the refusal of a message that a reset or fork delivered again, because its sender may be gone."""
+        """Audit the refusal of a message that a reset or fork delivered again: its sender may be gone."""
         outcome = self.write.settled[message.id]
         refused_message = RefusedRedelivery(
             run_id=self.run.run_id,
@@ -483,10 +460,7 @@ class ActivationStep:
         self.write.refused_redeliveries.append(refused_message)
 
     def _reject_undelivered(self, message: InboxMessage, record: RunRecord | None, failure: str | None = None) -> None:
-        """Settle a message that comes too late for a closed run, or delete it if it needs no answer.
-
-        ``record`` is that of the run; it is used only for a message that was delivered again.
-        """
+        """Settle a message that comes too late for a closed run, or delete it if it needs no answer."""
         if message.kind in EXTERNAL_KINDS:
             error = undelivered_error(message.kind, message.name, failure)
             if message.kind == "signal":
@@ -502,7 +476,6 @@ class ActivationStep:
                 self.write.attempt_outcomes.append(DROPPED)
 
     def _apply_commands(self, completion: Completion, entry: CachedRun) -> None:
-        """Turn the commands of the activation into activities, children and messages to write."""
         run, record, write = self.run, entry.record, self.write
         cancelled = {command.seq for command in completion.commands if command.kind == "CancelActivity"}
         definition = entry.executor.definition
@@ -519,10 +492,7 @@ class ActivationStep:
         write.cancelled_tasks = sorted(seq for seq in cancelled if seq is not None)
 
     def _write_human_tasks(self, entry: CachedRun, *, activated: bool) -> None:
-        """Write the human tasks that changed, or all open ones where the content of their rows is not known.
-
-        ``activated`` is False if the executor had no activation in this turn.
-        """
+        """Write human tasks that changed, or all open ones where the content of their rows is not known."""
         changes: list[HumanTaskChange] = []
         if activated:
             changes = entry.executor.human_task_changes(every=entry.row is None)
@@ -543,7 +513,7 @@ class ActivationStep:
         ]
 
     def _write_closing(self, completion: Completion, entry: CachedRun) -> None:
-        """Write that the code of the run has closed it, and start the next run after a continue-as-new."""
+        """Write that the code has closed the run, and start the next one after a continue-as-new."""
         run, write = self.run, self.write
         event = write.events[-1]
         write.drop_tasks = write.left_open = bool(entry.executor.pending_commands.activities or write.cancelled_tasks)
@@ -583,15 +553,12 @@ def _waiting_first_key(message: InboxMessage) -> bool:
 
 
 def _origin(message: InboxMessage) -> dict[str, Any]:
-    """Return who sent a message, and its headers, as attributes of the job that delivers it."""
+    """Return who sent a message, and its headers, as attributes of a job."""
     return {**sender_attributes(message.sender), **headers_attributes(message.headers)}
 
 
 def _job_marks(message: InboxMessage) -> dict[str, Any]:
-    """Return the attributes that the jobs of updates and requests have in addition to their own.
-
-    They say who sent the message, and that a reset or fork delivers it again, if so.
-    """
+    """Return who sent an update or request, and if a reset or fork delivers it again."""
     redelivered = {"redelivered": True} if message.redelivered else {}
     return {**redelivered, **_origin(message)}
 
@@ -657,7 +624,6 @@ def _cause_columns(closing: dict[str, Any]) -> RowChanges:
 
 
 def _write_changed_waits(changes: RowChanges, previous: VisibleState, visible: VisibleState) -> None:
-    """Add the columns about waits that differ between two states of a run to ``changes``."""
     if previous.waiting_for != visible.waiting_for:
         changes["waiting_for"] = visible.waiting_for
     if previous.waits != visible.waits:

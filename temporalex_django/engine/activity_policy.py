@@ -187,11 +187,7 @@ def failed_result(task: TaskState, error: BaseException, now: datetime, *, final
 
 
 def _hold(task: TaskState, error: BaseException, now: datetime, retry_at: datetime | None) -> Hold | None:
-    """Return the request of a failed attempt to keep back other activities (``RetryLater(hold=…)``); or None.
-
-    The hold ends when the next attempt begins (``retry_at``), or at the time that the error names if no attempt is
-    left.
-    """
+    """Return the hold that the error asks for (``RetryLater(hold=…)``), until the next attempt if one follows."""
     request = retry_request(error)
     if request is None or request.hold is None or task.atomic:
         return None
@@ -272,10 +268,7 @@ def timeout_result(task: TaskState, timeout: str, now: datetime) -> TaskResult:
 
 
 def _retry_at(task: TaskState, now: datetime, error: BaseException | None = None) -> datetime | None:
-    """Return the time of the attempt after one that raised ``error``, or that timed out (None); None if none follows.
-
-    A time after ``schedule_to_close`` counts as none.
-    """
+    """Return the time of the next attempt; None if none follows by ``schedule_to_close``. No error: a timeout."""
     policy, draw = task.options.get("retry"), jitter_draw(task.run_id, task.seq, task.attempt)
     if error is None:
         delay = next_delay(policy, task.attempt, ["TimeoutError"], draw=draw)

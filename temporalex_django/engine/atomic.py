@@ -116,10 +116,10 @@ class AtomicPhase:
         return report
 
     def _advance_in_savepoint(self, chain_id: UUID, queues: Sequence[str], report: TurnReport) -> None:
-        """Run due atomic activities of one run, and continue with it while its work is atomic, inside a savepoint.
+        """Run atomic activities of a run and continue with it while it has such work.
 
-        When an activation fails, the savepoint is rolled back and the run is blocked. That undoes the writes of its
-        activities, too: there would be no event that records their results.
+        If an activation fails, the savepoint is rolled back and the run is blocked. That undoes the writes of its
+        activities, too: no event would record their results.
         """
         phase_report = TurnReport()
         try:
@@ -139,10 +139,7 @@ class AtomicPhase:
             report.merge(phase_report)
 
     def _run_activations(self, chain_id: UUID, queues: Sequence[str], report: TurnReport) -> None:
-        """Run due atomic activities and activate the run with their results, again and again while it has such work.
-
-        Raises ``_ActivationFailed`` if an activation fails.
-        """
+        """Run atomic activities and activate the run, again and again. Raises ``_ActivationFailed``."""
         run = next(iter(self._storage.claim(limit=1, queues=queues, chains=[chain_id])), None)
         if run is None or run.closed or run.paused:
             return
@@ -176,15 +173,10 @@ class AtomicPhase:
             entry = next_entry
 
     def _next_attempt(self, retry_times: dict[int, datetime]) -> datetime | None:
-        """Return when the run is due because of activities that are tried again, or None if it is not."""
         return min(retry_times.values(), default=None) if self._inline else None
 
     def _store_activation(self, write: RunWrite, report: TurnReport, *, continues: bool) -> CachedRun | None:
-        """Store one activation of a run, and return the cache entry with its executor for the next activation.
-
-        The next activation happens in the same transaction. With ``continues`` False there is none, because the run has
-        no more atomic work, and the result is None.
-        """
+        """Store one activation; return the entry for the next one in the same transaction, if there is one."""
         self._storage.write([write])
         report.writes.append(write)
         report.run_count += 1
@@ -193,20 +185,13 @@ class AtomicPhase:
         return None
 
     def _load_tasks(self, chain_id: UUID) -> tuple[list[TaskState], dict[int, datetime]]:
-        """Return the due atomic activities of a run, and when its other ones are due, by command number.
-
-        The result is a pair. The other ones failed before and are tried again later.
-        """
+        """Return due activities, and by command number when others, which failed before, are due."""
         now, rows = self._storage.now(), self._advancer.tasks.atomic_tasks(chain_id)
         due_tasks = [task for task in rows if task.due_at <= now]
         return due_tasks, {task.seq: task.due_at for task in rows if task.due_at > now}
 
     def _load_entry(self, run: RunState, report: TurnReport) -> CachedRun | None:
-        """Return the cache entry with the executor of the run.
-
-        Returns None if the run is left to another worker, or is still being rebuilt. Raises ``_ActivationFailed`` if
-        the run cannot be rebuilt.
-        """
+        """Return the entry. None: the run is another worker's, or still rebuilt. Raises ``_ActivationFailed``."""
         entries, errors = self._advancer.load_entries([run], report.records)
         if self._advancer.defer_if_unavailable(run, errors.get(run.run_id), report):
             return None
@@ -217,10 +202,7 @@ class AtomicPhase:
     def _activate(
         self, step: ActivationStep, entry: CachedRun, results: Sequence[tuple[Job, TaskState]], report: TurnReport
     ) -> RunWrite:
-        """Activate the run with the results of its atomic activities, and return what to write.
-
-        ``results`` has a pair of a job and its activity for each activity that ended. Raises ``_ActivationFailed``.
-        """
+        """Activate the run with the results of its atomic activities. Raises ``_ActivationFailed``."""
         jobs = [job for job, _ in results]
         step.atomic_tasks = [task for _, task in results]
         write = self._advancer.activate(
@@ -234,11 +216,7 @@ class AtomicPhase:
     def _perform_all(
         self, tasks: Sequence[TaskState], report: TurnReport
     ) -> tuple[list[tuple[Job, TaskState]], list[TaskResult], list[TaskResult]]:
-        """Run each activity in a savepoint of its own.
-
-        Returns ``(jobs with final results, results to retry, results of attempts that failed)``. Raises errors of the
-        database that end the whole transaction.
-        """
+        """Run each in a savepoint; return ``(final, to retry, failed)``. Raises errors that end the transaction."""
         results: list[tuple[Job, TaskState]] = []
         retries: list[TaskResult] = []
         failed: list[TaskResult] = []
@@ -282,10 +260,7 @@ class _ActivationFailed(Exception):
 
 
 def _raise_if_slow(task: TaskState, seconds: float, error: BaseException) -> None:
-    """Raise ``DeadlockDetected`` if an atomic activity held its transaction too long, so that ``error`` ended it.
-
-    The server ends sessions that idle in a transaction, so it would end this one each time.
-    """
+    """Raise ``DeadlockDetected`` if an activity idled in its transaction so long that the server ended the session."""
     if seconds > policy.SLOW_ATOMIC_SECONDS:
         raise DeadlockDetected(
             f"atomic activity {task.activity} held its transaction for {seconds:.1f} s and the database ended the "
@@ -294,11 +269,7 @@ def _raise_if_slow(task: TaskState, seconds: float, error: BaseException) -> Non
 
 
 def _take_new_tasks(write: RunWrite) -> list[TaskState]:
-    """Remove the new atomic activities from ``write`` and return them, so that they run at once.
-
-    They run in the transaction that scheduled them, so they never become rows. If this process lacks the code of one of
-    them, all of them stay in ``write``.
-    """
+    """Remove activities, to run now without ever being rows. All stay if this process lacks the code of one."""
     new_tasks = [task for task in write.tasks if task.atomic and task.attempt == 0]
     if not all(task.activity in activity.registry for task in new_tasks):
         return []
@@ -308,10 +279,9 @@ def _take_new_tasks(write: RunWrite) -> list[TaskState]:
 
 
 def _take_waiting(step: ActivationStep, write: RunWrite, *, stored: bool) -> Inbox:
-    """Return the messages of ``step`` that wait behind a handler, for the next activation of the same transaction.
+    """Return messages that wait behind a handler: the executor gets them again with whatever may end it.
 
-    The executor does not keep messages that wait: it gets them again with whatever may end the handler. ``stored`` is
-    True if their rows have their positions from an activation before; ``write`` then does not store these again.
+    With ``stored``, their rows may have their positions already; those are not stored again.
     """
     messages = Inbox(has_more=step.has_more_messages)
     for message in step.messages:
@@ -326,10 +296,7 @@ def _take_waiting(step: ActivationStep, write: RunWrite, *, stored: bool) -> Inb
 
 
 def _schedule_retries(write: RunWrite, results: Sequence[TaskResult]) -> None:
-    """Add to ``write`` a further attempt of each atomic activity in ``results`` that failed.
-
-    An activity that never was a row becomes one now.
-    """
+    """Add a further attempt of each activity. One that never was a row becomes one now."""
     for result in results:
         task = result.task
         assert result.retry_at is not None

@@ -149,10 +149,7 @@ class BlockLog:
 
 
 def _code_location(error: BaseException) -> tuple[str, str]:
-    """Return the last place in user code that the error passed through, as ``folder/file:line``, and its function.
-
-    Both are empty if they are not known.
-    """
+    """Return the last place in user code as ``folder/file:line``, and its function; empty if not known."""
     place = function = ""
     if is_error(error, NondeterminismError):
         place = error.place or ""

@@ -202,10 +202,7 @@ class Executors:
         entries: dict[UUID, CachedRun],
         errors: dict[UUID, BaseException],
     ) -> list[RunState]:
-        """Bring the executors of these runs up to date, and return the runs that have to be rebuilt instead.
-
-        ``positions`` are the numbers of the last events that the executors know. One read, if there are any runs.
-        """
+        """Bring executors up to date, and return the runs to rebuild instead. One read, if there are any runs."""
         rebuilt_runs: list[RunState] = []
         newer_events = self.storage.histories(positions) if runs else {}
         for run in runs:
@@ -218,10 +215,7 @@ class Executors:
     def _select_for_turn(
         self, runs: Sequence[RunState], records: dict[UUID, RunRecord], errors: dict[UUID, BaseException]
     ) -> list[RunState]:
-        """Return the runs that this turn rebuilds itself.
-
-        Rebuilds of long histories are deferred. Rebuilds that have failed since the last turn are added to ``errors``.
-        """
+        """Return the runs that this turn rebuilds; long ones are deferred. Add failed rebuilds to ``errors``."""
         if not self._budgeted:
             return list(runs)
         selected: list[RunState] = []
@@ -239,10 +233,7 @@ class Executors:
         return selected
 
     def _defer_rebuild(self, work: _Rebuild) -> None:
-        """Let later calls of ``rebuild`` rebuild this run, and do not claim the run until that is done.
-
-        If this engine does not rebuild, the executor is dropped and the run stays due.
-        """
+        """Leave the run to later calls of ``rebuild``, unclaimed until then. Without rebuilds, it stays due."""
         if not self._rebuilds:
             if work.entry is not None:
                 work.entry.executor.evict()
@@ -260,11 +251,7 @@ class Executors:
         entries: dict[UUID, CachedRun],
         errors: dict[UUID, BaseException],
     ) -> None:
-        """Build executors from the histories of ``runs``, and add them to ``entries``, by run id.
-
-        Errors are added to ``errors``, and the records that had to be read to ``records``. A run for which the time of
-        the turn does not suffice is in neither dictionary.
-        """
+        """Build executors from histories. A run for which the turn has no time gets neither entry nor error."""
         records.update(self.storage.run_records([run.run_id for run in runs if run.run_id not in records]))
         histories = self.storage.histories({run.run_id: 0 for run in runs if run.head_token is not None})
         until = None
@@ -286,7 +273,7 @@ class Executors:
                 errors[run.run_id] = exc
 
     def _has_current_class(self, entry: CachedRun, chain_id: UUID) -> bool:
-        """Return False if the class of the run was defined again, so that the executor runs the old code."""
+        """Return False if the class was defined again, so that the executor runs the old code."""
         try:
             record = entry.record
             current_class = self._resolve(chain_id, record.workflow, record.version)
@@ -299,11 +286,7 @@ class Executors:
     def _catch_up(
         self, entry: CachedRun, run: RunState, events: Sequence[HistoryEvent], errors: dict[UUID, BaseException]
     ) -> bool:
-        """Replay the events that other processes have written since the executor was last used.
-
-        Returns False if the replay fails, and if the latest activation of the executor was rolled back, so that the
-        executor does not match the history. An error of the replay is added to ``errors``.
-        """
+        """Replay events of other processes. False: it failed, or the latest activation was rolled back."""
         # The first event read is the one that opened the entry's latest activation. Another token there means that this
         # activation was rolled back (see decision 5).
         if not events or events[0].attributes.get("head") != entry.head:
@@ -326,10 +309,7 @@ class Executors:
     def _replay_history(
         self, work: _Rebuild, events: Sequence[HistoryEvent], record: RunRecord, until: float | None
     ) -> bool:
-        """Replay a whole history; return True if it was completed before ``until`` (``time.monotonic``).
-
-        ``until`` None sets no limit. The history of a run that had no turn yet is empty.
-        """
+        """Return True if the replay was completed before ``until`` (``time.monotonic``; None: no limit)."""
         if not events:
             return True
         self._feed_events(work, events)
@@ -341,11 +321,7 @@ class Executors:
             return self._replay_steps(work, until)
 
     def _new_entry(self, run: RunState, record: RunRecord, *, skip_failed: bool = False) -> CachedRun:
-        """Return a cache entry with a new executor for the run, which has seen no event yet.
-
-        With ``skip_failed`` the executor skips recorded failures of signal handlers that were corrected since (decision
-        46).
-        """
+        """Return an entry that has seen no event yet. ``skip_failed``: see decision 46."""
         cls = self._resolve(run.chain_id, record.workflow, record.version)
         on_wait = None
         if self._deadlock_timeout is not None:
@@ -368,11 +344,7 @@ class Executors:
         work.page, work.steps = events, work.entry.executor.replay_in_steps(events)
 
     def _replay_steps(self, work: _Rebuild, until: float | None) -> bool:
-        """Replay the events of ``work.page``; return False if the time ``until`` came before their end.
-
-        Another call then continues. ``until`` is a time of ``time.monotonic``, or None for no limit. Raises the errors
-        of the replay.
-        """
+        """Return False if ``until`` came before the end; another call continues. Raises errors of the replay."""
         entry, steps = work.entry, work.steps
         assert entry is not None
         assert steps is not None
@@ -401,10 +373,7 @@ class Executors:
         return is_complete
 
     def _warn_differences(self, run: RunState, entry: CachedRun) -> None:
-        """Log, once per run and process, that the code computes other inputs of activities than the history has.
-
-        The log names the activities and shows no value.
-        """
+        """Log, once per run and process, that the code computes other inputs. The log shows no value."""
         differences = [difference for difference in entry.executor.differences if difference.kind == "input"]
         entry.executor.differences.clear()
         if not differences or run.run_id in self._warned_runs:
@@ -428,7 +397,7 @@ class Executors:
         )
 
     def _rebuild_slice(self, work: _Rebuild) -> bool:
-        """Replay a part of a run's history for a moment; return True if the executor has seen all committed events."""
+        """Replay for a moment; return True if the executor has seen all committed events."""
         until = time.monotonic() + policy.REBUILD_SLICE_SECONDS
         if work.entry is None:
             run = work.run
@@ -452,7 +421,7 @@ class Executors:
         return False
 
     def _next_page(self, run_id: UUID, *, after: int) -> Sequence[HistoryEvent]:
-        """Return the next events of a run, after the event number ``after``; they end with the end of an activation."""
+        """Return the next events, which end with the end of an activation."""
         events: list[HistoryEvent] = []
         while True:
             page = self.storage.history_page(run_id, after=after + len(events), limit=policy.HISTORY_PAGE)
@@ -466,10 +435,7 @@ class Executors:
 
 
 def _run_steps(steps: Iterator[None], until: float | None) -> bool:
-    """Run the iterator of a replay, and return True if it came to its end before ``until``.
-
-    ``until`` is a time of ``time.monotonic``; None sets no limit.
-    """
+    """Return True if the replay ended before ``until`` (``time.monotonic``; None: no limit)."""
     for _ in steps:
         watchdog.note_all_blocked()
         if until is not None and time.monotonic() > until:
@@ -478,7 +444,6 @@ def _run_steps(steps: Iterator[None], until: float | None) -> bool:
 
 
 def _update_position(entry: CachedRun, events: Sequence[HistoryEvent]) -> None:
-    """Record in the cache entry that its executor has seen ``events``."""
     for event in reversed(events):
         if event.kind == "ActivationStarted":
             entry.head, entry.head_number = kinds.ACTIVATION_STARTED.read(event).get("head"), event.number

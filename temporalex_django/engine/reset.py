@@ -193,10 +193,7 @@ def check_replay(
 
 
 def _last_activation(events: Sequence[HistoryEvent], to: int | None) -> int:
-    """Return the number of the last activation after which a new run can continue.
-
-    The last activation does not count if it closed the run. Raises ``ActionNotPossible`` if ``to`` is not one of these.
-    """
+    """Return the last activation that did not close the run. Raises ``ActionNotPossible`` for a wrong ``to``."""
     count = count_activations(events)
     last = count - is_closed_by_code(events)
     if to is not None and not (type(to) is int and 0 <= to <= last):
@@ -263,11 +260,7 @@ def make_plan(
 
 
 def _require_reproducible(replay_check: ReplayCheck, *, to: int | None, last: int, in_trouble: bool) -> None:
-    """Raise ``ActionNotPossible`` if the code does not repeat the history up to ``to``, or if nothing is wrong.
-
-    ``to`` is the activation that was asked for, or None, and ``last`` the last one from which a run can continue.
-    Without ``to``, the run must be ``in_trouble`` or the code must differ from the history.
-    """
+    """Raise ``ActionNotPossible`` if the code does not repeat the history, or if nothing is wrong."""
     good_count, error = replay_check.activation_count, replay_check.error
     if to is None and not in_trouble and good_count == last:
         raise ActionNotPossible("the run has no problem: name the activation to go back to")
@@ -279,14 +272,13 @@ def _require_reproducible(replay_check: ReplayCheck, *, to: int | None, last: in
 
 
 def _first_search_attributes(events: Sequence[HistoryEvent], record: RunRecord) -> Mapping[str, Any] | None:
-    """Return the search attributes with which the run started, from the first of its ``events``."""
     if not events:
         return record.search_attributes
     return kinds.WORKFLOW_STARTED.read(events[0]).get("search_attributes")
 
 
 def _unread_results(events: Sequence[HistoryEvent], record: RunRecord) -> list[InboxMessage]:
-    """Return the results that had come and that the run had not read when it was closed from outside."""
+    """Return results that had come and were unread when the run was closed from outside."""
     unread = events[-1].attributes.get("unread", ()) if events else ()
     return [
         InboxMessage(id=0, run_id=record.run_id, kind=message["kind"], name=message["name"], payload=message["body"])
@@ -301,11 +293,7 @@ class _ReplayTimeout(Exception):
 def _count_replayable(
     code: type[Workflow], reset_point: HistoryPrefix, limit: float | None, max_seconds: float | None
 ) -> tuple[int, BaseException | None]:
-    """Return ``(number, error)``: how many activations the code repeats as recorded, and what stopped it, or None.
-
-    Only events of ``reset_point``, the beginning of the history, are replayed, since later ones may include answers of
-    patches.
-    """
+    """Return how many activations the code repeats, and what stopped it. Later events may hold patch answers."""
     label = f"the replay of {code.name}"
     bounded = partial(watchdog.run, limit=limit, label=label)
     if max_seconds is None:
@@ -334,10 +322,7 @@ def _count_replayable(
 
 
 def _apply_edited_inputs(reset_point: HistoryPrefix, tasks: Iterable[TaskState]) -> None:
-    """Give the open activities of ``reset_point`` the input and the idempotency key that people gave them later.
-
-    ``tasks`` are the activities of the run in their present state.
-    """
+    """Give open activities the input and the idempotency key that people gave them later."""
     for task in tasks:
         open_activity = reset_point.activities.get(task.seq)
         if open_activity is not None and isinstance(task.options.get("edited"), Mapping):
@@ -347,10 +332,9 @@ def _apply_edited_inputs(reset_point: HistoryPrefix, tasks: Iterable[TaskState])
 
 
 def _parse_edits(edited_inputs: Any, reset_point: HistoryPrefix, *, editable: bool) -> dict[int, dict[str, Any]]:
-    """Return the edited inputs by command number: ``{number: {"args": […], "kwargs": {…}}}``.
+    """Return ``{number: {"args": […], "kwargs": {…}}}``; people may give a list of arguments instead.
 
-    People may give a list of arguments instead of the inner dict. Raises ``ActionNotPossible`` if an input may not be
-    edited, and ``PayloadError`` if it does not have this form or does not fit its activity.
+    Raises ``ActionNotPossible`` if an input may not be edited, and ``PayloadError`` for a wrong form or input.
     """
     if edited_inputs is None:
         return {}
@@ -381,10 +365,7 @@ def _parse_edits(edited_inputs: Any, reset_point: HistoryPrefix, *, editable: bo
 
 
 def _parse_call(call_input: Any, number: int) -> dict[str, Any]:
-    """Return an edited input as plain data with ``args`` and ``kwargs``.
-
-    Raises ``PayloadError`` if it is neither a list of arguments nor a dictionary with these keys.
-    """
+    """Return an input with ``args`` and ``kwargs``. Raises ``PayloadError`` for another form."""
     if isinstance(call_input, list):
         call = {"args": call_input, "kwargs": {}}
     else:
@@ -406,10 +387,7 @@ def _parse_call(call_input: Any, number: int) -> dict[str, Any]:
 
 
 def _check_input(call: Mapping[str, Any], name: str, number: int) -> None:
-    """Check that an edited input fits the activity of this ``name``; ``number`` is that of its command.
-
-    Raises ``PayloadError`` if it does not fit, and ``ActionNotPossible`` if this process lacks the code.
-    """
+    """Raise ``PayloadError`` for an input that does not fit, ``ActionNotPossible`` if the code is missing."""
     try:
         code = activity.find(name)
     except ActivityNotFound as exc:
@@ -510,12 +488,7 @@ def fork(
 def _failed_to_copy(
     storage: RunStorage, chain: UUID, plan: ResetPlan, *, excluded_statuses: Sequence[str] = ()
 ) -> list[FailedSignal]:
-    """Return the failed messages of the history up to the point that the chain of the new run has to get.
-
-    A message that was discarded in ``chain``, or has one of ``excluded_statuses`` there, is left out. Discarded
-    messages that came after the point are removed from the plan, so that they are not delivered again (see decision
-    46).
-    """
+    """Return failed messages for the chain of the new run. Discarded ones leave the plan (see decision 46)."""
     prefix = plan.prefix
     ids = {
         message.message_id for message in prefix.later_messages if message.message_id is not None
@@ -529,10 +502,7 @@ def _failed_to_copy(
 
 
 def _settled_messages(prefix: HistoryPrefix) -> list[tuple[PendingMessage, Outcome]]:
-    """Return ``(message, outcome)`` of the updates, and of the signals with ids, in the history up to the point.
-
-    The chain of a fork has no rows of them. Failed messages are not among them.
-    """
+    """Return updates and signals with ids, without failed ones: the chain of a fork has no rows of them."""
     outcomes: dict[str, Outcome] = {}
     for event in prefix.events:
         match event.kind:
@@ -548,11 +518,7 @@ def _settled_messages(prefix: HistoryPrefix) -> list[tuple[PendingMessage, Outco
 
 
 def _pending_results(unread: Iterable[InboxMessage], plan: ResetPlan) -> dict[int, InboxMessage]:
-    """Return, by command number, the results that the source run has received and not read.
-
-    Only results of activities, timers, children and messages that were open at the point are returned. An activity
-    whose input the plan edits has none.
-    """
+    """Return unread results, by command number, of what was open at the point and has no edited input."""
     prefix = plan.prefix
     timers = pending_timers((event.kind, event.attributes) for event in prefix.events)
     open_numbers = {*prefix.activities, *timers, *prefix.children, *prefix.unconfirmed} - set(plan.edited_inputs)
@@ -561,7 +527,7 @@ def _pending_results(unread: Iterable[InboxMessage], plan: ResetPlan) -> dict[in
 
 
 def _successor_run(plan: ResetPlan, run_id: UUID) -> NewRun:
-    """Return the new run of a reset. It has the seed of the old run if it copies history, else the seed of the plan."""
+    """Return the new run. It has the seed of the old one if it copies history, else that of the plan."""
     record = plan.record
     return NewRun(
         run_id=run_id,
@@ -575,10 +541,7 @@ def _successor_run(plan: ResetPlan, run_id: UUID) -> NewRun:
 
 
 def _initial_state(run: RunState, run_id: UUID, now: datetime, record: RunRecord) -> RunState:
-    """Return the state of the chain of ``run`` with the new run ``run_id``, which has no history and is due now.
-
-    ``record`` is the record of the new run, and ``now`` the time of the turn.
-    """
+    """Return the chain's state with a new run, which has no history and is due now."""
     return RunState(
         chain_id=run.chain_id,
         run_id=run_id,
@@ -593,10 +556,7 @@ def _initial_state(run: RunState, run_id: UUID, now: datetime, record: RunRecord
 
 
 def _unfinished_updates(storage: RunStorage, run: RunState, plan: ResetPlan) -> dict[str, Outcome]:
-    """Return the outcome "failed", by update id, for each accepted update that had no answer when a reset drops it.
-
-    Their senders wait for an outcome, which the new run would never give.
-    """
+    """Return the outcome "failed" for updates that a reset drops: their senders wait for one."""
     events = storage.histories({run.run_id: 0})[run.run_id]
     open_ids = {kinds.UPDATE_ACCEPTED.read(event)["id"] for event in events if event.kind == "UpdateAccepted"}
     open_ids -= {event.attributes["id"] for event in events if event.kind in end_kinds_of("update")}
@@ -623,12 +583,7 @@ def _write_restored_run(
     parent: str | None,
     snapshot: Mapping[str, Any] | None,
 ) -> RunWrite:
-    """Store the copied history, the event that marks the copy, and everything that was open.
-
-    Returns the ``RunWrite`` that was stored. ``mode`` is "reset" or "fork". ``pending_results`` are the unread results
-    by command number, and ``failed_signals`` the failed messages to copy. ``id`` (business id), ``parent`` and
-    ``snapshot`` are those of the new run.
-    """
+    """Store the copied history, the event that marks the copy, and everything that was open."""
     prefix, now = plan.prefix, max(storage.now(), plan.prefix.events[-1].at)
     copy_mark = build_copy_mark(
         mode=mode,
@@ -672,10 +627,7 @@ def _copy_event(number: int, event: HistoryEvent) -> NewEvent:
 
 
 def _new_task(run: RunState, plan: ResetPlan, number: int, id: str, now: datetime) -> NewTask:
-    """Return the activity of command ``number``, which was open in the copied history, to schedule it again at ``now``.
-
-    ``id`` is the business id of the new run.
-    """
+    """Return an activity that was open in the copied history, to schedule it again."""
     activity = plan.prefix.activities[number]
     edited = plan.edited_inputs.get(number)
     attributes = {**activity.attributes, **(edited or {})}
@@ -707,10 +659,10 @@ def _new_task(run: RunState, plan: ResetPlan, number: int, id: str, now: datetim
 def _result_messages(
     run: RunState, prefix: HistoryPrefix, pending_results: Mapping[int, InboxMessage]
 ) -> list[NewMessage]:
-    """Return messages to the new run with the results of what was open in the copied history.
+    """Return messages with the results of what was open in the copied history.
 
-    A child without a result counts as failed, and a message to another run without an answer as delivered: the new run
-    sends or starts neither of them again.
+    Without a result, a child counts as failed and a message as delivered: the new run does not start or send them
+    again.
     """
     results = [(m.kind, m.name, m.payload) for m in pending_results.values()]
     for number, child in prefix.children.items():

@@ -131,7 +131,6 @@ def time_out(run: RunState, *, now: datetime, record: RunRecord) -> RunWrite:
 
 
 def _closed_row(kind: str, attributes: dict[str, Any], at: datetime) -> RowChanges:
-    """Return the changes to the row of a run that was closed from outside, by the closing event and its time."""
     return {
         "status": CLOSING[kind],
         "waiting_for": [],
@@ -148,10 +147,7 @@ def _closed_row(kind: str, attributes: dict[str, Any], at: datetime) -> RowChang
 def _closing_events(
     run: RunState, kind: str, attributes: dict[str, Any], at: datetime, record: RunRecord
 ) -> list[NewEvent]:
-    """Return the closing event of a run, preceded by ``WorkflowStarted`` if the run never had a turn.
-
-    ``kind``, ``attributes`` and ``at`` are those of the closing event.
-    """
+    """Return the closing event, preceded by ``WorkflowStarted`` if the run never had a turn."""
     if run.length:
         entries = [(kind, attributes)]
     else:
@@ -169,11 +165,7 @@ def _closing_events(
 def _close_externally(
     run: RunState, kind: str, attributes: dict[str, Any], message: str, *, now: datetime, record: RunRecord
 ) -> RunWrite:
-    """Return the ``RunWrite`` that closes a locked run without running any of its code.
-
-    ``kind`` and ``attributes`` are those of the closing event. ``message`` is the error for senders of unfinished
-    updates.
-    """
+    """Close a locked run without running its code. ``message`` is for senders of unfinished updates."""
     stamp = run.next_moment(now)
     run.activated_at = stamp
     run.closed = True

@@ -354,7 +354,7 @@ class _Step:
         self.open_slots: list[SlotRecord] = []
 
     def see_closed_runs(self) -> None:
-        """Record which runs have closed, count failures in a row, and pause the schedule after too many of them."""
+        """Record which runs have closed, and pause the schedule after too many failures in a row."""
         running = self.store.running_slots()
         self.open_slots = [entry.slot for entry in running if entry.closed_as is None]
         closed = [entry for entry in running if entry.closed_as is not None]
@@ -375,7 +375,7 @@ class _Step:
             self.schedule = self.schedule.changed(paused=pause)
 
     def start_waiting(self) -> None:
-        """Start the run of the oldest slot that waits, if no open run prevents it and the schedule is not paused."""
+        """Start the oldest slot that waits, if no open run prevents it and the schedule is not paused."""
         schedule = self.schedule
         must_wait = bool(self.open_slots) and schedule.overlap is not Overlap.ALLOW_ALL
         if not schedule.waiting or must_wait or schedule.is_held:
@@ -385,10 +385,7 @@ class _Step:
             self.store.replace_slot(self._start(slot))
 
     def fire_time_slot(self) -> None:
-        """Handle the next time at which the schedule fires (a slot), if it has come.
-
-        Slots that are older than the ``catch_up`` time are recorded as missed.
-        """
+        """Handle the next slot, if it has come. Slots older than ``catch_up`` are recorded as missed."""
         schedule = self.schedule
         if schedule.has_ended:
             return
@@ -417,10 +414,7 @@ class _Step:
         return SlotReason.PAUSED
 
     def _pass_over(self, oldest: datetime) -> None:
-        """Record the slots before ``oldest`` as missed, or as skipped if the schedule is paused, without starting runs.
-
-        Each slot gets a record. If they are very many, one record stands for all of them.
-        """
+        """Record slots as missed, or as skipped if the schedule is paused. One record stands for very many."""
         outcome, reason = SlotOutcome.MISSED, SlotReason.WINDOW
         if self.schedule.is_held:
             outcome, reason = SlotOutcome.SKIPPED, self._hold_reason
@@ -446,7 +440,7 @@ class _Step:
         self.schedule = self.schedule.changed(position=slot.instant, last_walls=walls)
 
     def fire_backfill(self) -> None:
-        """Handle the next slot of a backfill, if it is due; while the schedule is paused, do nothing."""
+        """Handle the next slot of a backfill, if it is due and the schedule is not paused."""
         backfill = self.schedule.backfill
         if backfill is None or backfill.next_at > self.now or self.schedule.is_held:
             return
@@ -476,10 +470,7 @@ class _Step:
             self.schedule = self.schedule.changed(backfill=replace(backfill, next_at=next_at))
 
     def _backfill_slot(self, at: datetime, previous: SlotRecord | None, backfill: Backfill) -> None:
-        """Start the run of the backfilled slot ``at``; if runs must not overlap, let it wait until the open ones end.
-
-        ``previous`` is an existing record of the slot, or None.
-        """
+        """Start the run of the slot; if runs must not overlap, let it wait until the open ones end."""
         waits = self.schedule.overlap is not Overlap.ALLOW_ALL and bool(self.open_slots or self.schedule.waiting)
         slot = SlotRecord(
             at=at,
@@ -501,11 +492,7 @@ class _Step:
             self.store.replace_slot(slot)
 
     def decide(self, at: datetime, cause: SlotCause, *, actor: Sender | None = None) -> SlotRecord:
-        """Start, queue or skip the slot ``at`` as the overlap policy says, store its record and return it.
-
-        A slot is a time at which the schedule fires. ``cause`` is what made it, and ``actor`` the person who
-        asked for it.
-        """
+        """Start, queue or skip the slot ``at`` as the overlap policy says, and store its record."""
         is_busy = bool(self.open_slots or self.schedule.waiting)
         overlap = self.schedule.overlap
         if not is_busy or overlap is Overlap.ALLOW_ALL:
@@ -521,10 +508,7 @@ class _Step:
         return self._add_waiting(at, cause, actor)
 
     def _replace_other(self, at: datetime, cause: SlotCause, actor: Sender | None) -> SlotRecord:
-        """Cancel or terminate the open runs so that the slot ``at`` can start; return the record of the slot.
-
-        A slot is a time to fire. One that waits, other than one of a backfill, is skipped in favour of this one.
-        """
+        """Stop the open runs for the slot ``at``. A waiting slot, except one of a backfill, is skipped for it."""
         # A run must not give way to one that cannot start.
         if (failure := self.store.check_start(self.schedule, at)) is not None:
             return self._add_failed(at, cause, actor, failure)
@@ -545,7 +529,7 @@ class _Step:
         return self._add_started(at, cause, actor)
 
     def _start(self, slot: SlotRecord) -> SlotRecord:
-        """Start the run of a slot (time to fire), and return the new record of the slot, which is not stored yet."""
+        """Start the run of a slot, and return the slot's new record, which is not stored yet."""
         start = self.store.start(self.schedule, slot)
         if isinstance(start, SlotFailure):
             self._count_failure()

@@ -124,10 +124,7 @@ class LimitUsage:
                 self._remaining[name] -= 1
 
     def _limits_of(self, activity: str) -> list[tuple[str, Limits]]:
-        """Return the limits that apply to an activity of this name, as pairs ``(name, limits)``.
-
-        They are those of the queue and, if there are any, those of the activity.
-        """
+        """Return ``(name, limits)`` of the queue and, if there are any, of the activity."""
         activity_limit = self._activity_limits.get(activity)
         return [
             (self._queue, self._limits),
@@ -135,7 +132,7 @@ class LimitUsage:
         ]
 
     def _limit_wait(self, name: str, limits: Limits, key: str | None) -> float | None:
-        """Return the seconds until one limit may let an activity with this ``key`` start; None: it may start now."""
+        """Return the seconds until one limit may let an activity start; None: it may start now."""
         # Nobody knows when a running activity ends, so the wait is a fixed one; that for a rate can be computed.
         max_per_key = limits.concurrency_per_key
         if (limits.concurrency is not None and self._running[name, None] >= limits.concurrency) or (

@@ -188,11 +188,7 @@ class WorkflowEngine(Executors):
 
     @staticmethod
     def _note_claim(claim: ClaimedRuns, report: TurnReport, *, alone: bool) -> list[RunState]:
-        """Return the claimed runs that this turn advances, and add all of them to the report.
-
-        Runs whose code has ended a process are left out, unless the turn is for named runs (``alone``): the caller then
-        takes each of them in a turn of its own (see decision 22).
-        """
+        """Return the runs to advance, and report all. Runs that have ended a process go ``alone`` (see decision 22)."""
         claimed = list(claim)
         if not alone:
             report.suspect_chains = [run.chain_id for run in claimed if run.crashes]
@@ -209,10 +205,7 @@ class WorkflowEngine(Executors):
         *,
         force: bool,
     ) -> dict[ActivationStep, TurnDecision]:
-        """Read the inboxes of the claimed runs, and return what to do with each: a decision by ``ActivationStep``.
-
-        A step is a run with its messages. Runs with a due atomic activity go into ``report.atomic_chains`` instead.
-        """
+        """Read the inboxes and return the decisions. Runs with a due atomic activity go into the report."""
         now = claim.now or self.storage.now()
         waiting = {run.chain_id for run in claimed if is_parked(run, now, force=force)}
         early = {run.chain_id for run in claimed if may_begin_later(run, now)}
@@ -238,10 +231,7 @@ class WorkflowEngine(Executors):
         return steps
 
     def _apply_steps(self, steps: dict[ActivationStep, TurnDecision], report: TurnReport) -> None:
-        """Carry out the decisions about the claimed runs until the turn's time is used up; long inboxes come last.
-
-        Fills ``report.writes``. A run that is not started stays due, and its executor goes back into the cache.
-        """
+        """Carry out decisions until the turn's time is used up, long inboxes last. Unstarted runs stay due."""
         self._load_records(
             [step.run.run_id for step, decision in steps.items() if decision is TurnDecision.END], report
         )
@@ -268,7 +258,7 @@ class WorkflowEngine(Executors):
     def _deliver_unread(
         self, finished_activities: Mapping[UUID, Sequence[FinishedActivity]], report: TurnReport
     ) -> None:
-        """Send the results in ``finished_activities`` as messages to the runs that this turn did not activate."""
+        """Send results as messages to the runs that this turn did not activate."""
         if finished_activities:
             activated_chains = {write.run.chain_id for write in report.writes if write.executed}
             self.tasks.deliver(
@@ -285,15 +275,11 @@ class WorkflowEngine(Executors):
     def _decide_step(
         self, run: RunState, messages: Inbox, now: datetime, record: RunRecord | None, *, parked: bool, early: bool
     ) -> tuple[ActivationStep, TurnDecision]:
-        """Return ``(step, decision)`` for one claimed run; the step is the run with its messages.
+        """Return the run with its messages, and the decision. With ``early``, the messages are unread ones.
 
-        ``parked`` is True if the run is paused, or blocked and not due. ``record`` is that of a run without a turn, or
-        None. With ``early``, its ``messages`` are the unread ones; a run that does not begin later after all gets the
-        others, too.
-
-        A waiting run that is to be closed gets all its messages. So does a blocked run that is tried because a sender
-        waits for an answer. A run that ended processes is not tried for that: it would end another one. Nor is a run
-        whose code did not reach a wait: all others of the turn would wait for it, as often as a sender asks.
+        A waiting run that is to be closed gets all messages. So does a blocked run that is tried because a sender
+        waits. A run that ended processes is not tried for that: it would end another one. Nor is a run whose code
+        reached no wait: all others would wait for it, as often as a sender asks.
         """
         starts_at = None
         if record is not None and begins_later(run, record.starts_at, now):
@@ -318,7 +304,7 @@ class WorkflowEngine(Executors):
         return step, decision
 
     def _is_deadlocked(self, run: RunState) -> bool:
-        """Return True if the run is blocked because its code computed for too long without coming to an ``await``."""
+        """Return True if the run is blocked because its code did not come to an ``await`` for too long."""
         mark = self.storage.block_reason(run.run_id)
         return mark is not None and mark["code"] == DeadlockDetected.code
 
@@ -332,7 +318,7 @@ class WorkflowEngine(Executors):
         *,
         until: float,
     ) -> RunWrite | None:
-        """Carry out the decision about one run; return its write, or None to leave it to another turn or worker."""
+        """Carry out one decision. None leaves the run to another turn or worker."""
         if decision is TurnDecision.ANSWER:
             run_id = step.run.run_id
             return step.answer_closed(self.storage.run_records([run_id])[run_id] if step.has_redelivered else None)
@@ -408,10 +394,7 @@ class WorkflowEngine(Executors):
         return write
 
     def _raise_storage_error(self, error: Exception) -> None:
-        """Raise the storage error that ended an activation, if ``error`` is one or was caused by one.
-
-        It is not the fault of the run: it comes from the queries of the judge, which decides who may send what.
-        """
+        """Raise the storage error behind ``error``: it is that of the judge's queries, no fault of the run."""
         cause = error.__cause__ if isinstance(error, JudgingFailed) else error
         if cause is not None and (
             self.storage.is_connection_lost(cause, is_of_code=True) or self.storage.is_transient(cause)
@@ -426,11 +409,11 @@ class WorkflowEngine(Executors):
         early: set[UUID],
         report: TurnReport,
     ) -> dict[UUID, Inbox]:
-        """Return the inboxes of claimed runs by chain, and add the records of new runs to the report.
+        """Return inboxes by chain, and add the records of new runs to the report.
 
-        Records of blocked runs are not loaded, since a run may be blocked because its record cannot be read. Inboxes
-        that came with the claim are not read again, except long ones, and those of runs in ``waiting`` and ``early``
-        (which may begin later), of which only unread messages are needed.
+        Records of blocked runs are not loaded, since a record may be unreadable. Inboxes that came with the claim are
+        not read again, except long ones and those of ``waiting`` and ``early`` runs, of which only unread messages are
+        needed.
         """
         others = {run.chain_id for run in claimed if run.chain_id in waiting or run.chain_id in self._long_inboxes}
         # Messages that wait until a run begins are not read with each new one.
@@ -448,20 +431,14 @@ class WorkflowEngine(Executors):
         return inbox
 
     def _page_size(self, runs: Sequence[RunState]) -> int | None:
-        """Return the number of messages to read for each run, or None if none of the runs has a long inbox.
-
-        It is twice what a turn has processed of such an inbox: if handlers are slow, reading more would be wasted.
-        """
+        """Return twice what a turn has processed of a long inbox, else None. More is wasted if handlers are slow."""
         message_counts = [self._long_inboxes[run.chain_id] for run in runs if run.chain_id in self._long_inboxes]
         if message_counts:
             return 2 * max(message_counts)
         return None
 
     def _split_long(self, steps: Collection[ActivationStep]) -> tuple[list[ActivationStep], list[ActivationStep]]:
-        """Return two lists: the runs (as ``ActivationStep``) with short inboxes, and those with long ones.
-
-        Among those with long inboxes, the run that was served last comes last.
-        """
+        """Return the runs with short and with long inboxes. The one that was served last comes last."""
         if not self._long_inboxes:
             return list(steps), []
         by_chain = {step.run.chain_id: step for step in steps}
@@ -469,7 +446,7 @@ class WorkflowEngine(Executors):
         return list(by_chain.values()), long_steps
 
     def _load_records(self, runs: Collection[UUID], report: TurnReport) -> None:
-        """Add the records of these runs, whose code will not run again, to the report, and drop their executors."""
+        """Add records of runs whose code will not run again to the report, and drop their executors."""
         for run_id in runs:
             entry = self.cache.take(run_id)
             if entry is not None:
@@ -532,10 +509,7 @@ class WorkflowEngine(Executors):
         )
 
     def _with_location(self, run: RunState, error: BaseException, report: TurnReport) -> BaseException:
-        """Return a nondeterminism error with the file and the line of the code, if another replay can find them.
-
-        Long histories are not replayed again. All other errors are returned as they are.
-        """
+        """Add file and line to a nondeterminism error, if another replay of a short history finds them."""
         record = report.records.get(run.run_id)
         if (
             type(error) is not NondeterminismError
@@ -559,7 +533,6 @@ class WorkflowEngine(Executors):
 
 
 def _log_refusals(step: ActivationStep, write: RunWrite) -> None:
-    """Log the messages that an activation refused, and the validators that failed."""
     run_id = step.run.run_id
     for refused_signal in write.refused_signals:
         logger.warning(
@@ -590,7 +563,7 @@ def _log_refusals(step: ActivationStep, write: RunWrite) -> None:
 
 
 def _is_budget_spent(until: float) -> bool:
-    """Return True if the time ``until`` (``time.monotonic``) has come. An activation asks it between two messages."""
+    """Return True if ``until`` (``time.monotonic``) has come. An activation asks it between two messages."""
     watchdog.note_all_blocked()
     return time.monotonic() >= until
 

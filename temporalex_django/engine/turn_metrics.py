@@ -62,7 +62,7 @@ def attempt_outcomes(attempts: Sequence[tuple[Job, str]], events: Iterable[NewEv
 
 
 def _outcome(write: RunWrite) -> str:
-    """Return how an activation ended, as the label of its metric. Replays have no writes, so they do not count."""
+    """Return the label of the metric. Replays have no writes, so they do not count."""
     if not write.executed:
         return "blocked"
     if write.closing is not None or write.next_run is not None:
@@ -71,7 +71,6 @@ def _outcome(write: RunWrite) -> str:
 
 
 def _record_write(write: RunWrite, record: RunRecord) -> None:
-    """Record the time that the code of a run took in a turn, and the human tasks that it closed."""
     if write.seconds is not None:
         recorder.record(definitions.ACTIVATION_SECONDS, write.seconds, workflow=record.workflow)
     for task_write in write.human_tasks:

@@ -44,11 +44,10 @@ class _Interrupted(BaseException):
 
 
 def _consume_interruption(thread: int) -> None:
-    """Clear a pending interruption of this thread, so that it hits no later code.
+    """Clear a pending interruption, so that it hits no later code.
 
-    Withdrawing it (no exception as argument) would make the interpreter check for it at every step: up to 3.12, and on
-    3.11 with a profile function for ever. So another exception, which replaces a pending one, is raised and caught
-    here.
+    To withdraw it (no exception as argument) would make the interpreter check for it at every step: up to 3.12, and on
+    3.11 with a profile function for ever. So another exception, which replaces it, is raised and caught here.
     """
     try:
         _raise_in(thread, ctypes.py_object(_Interrupted))
@@ -59,10 +58,7 @@ def _consume_interruption(thread: int) -> None:
 
 
 def _processor_clock(thread: int) -> Callable[[], float]:
-    """Return a function for the seconds of processor time that this thread has used.
-
-    Where the system does not measure threads, the time is that of the process.
-    """
+    """Return a function for the thread's processor time in seconds, or the process's where none is known."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.process_time
     return partial(time.clock_gettime, time.pthread_getcpuclockid(thread))
@@ -89,10 +85,7 @@ class _WatchedCode:
         self.rearm()
 
     def rearm(self) -> None:
-        """Start the time limits anew from now: one for the next part of the code, and a multiple of it for all parts.
-
-        A part is a coroutine of the workflow, such as a branch, which runs until its next wait.
-        """
+        """Start the time limits anew: one for the next part (up to a wait), and a multiple of it for all parts."""
         self.armed = now = self.clock()
         self.deadline, self.end = now + self.limit, now + self.limit * policy.TOTAL_DEADLOCK_FACTOR
         self.latest: float | None = None
@@ -100,10 +93,9 @@ class _WatchedCode:
             self.latest = time.monotonic() + max(self.limit, 1.0) * policy.PROCESSOR_WAIT_FACTOR
 
     def forgive(self, now: float, last_check: float, pause: float, computed: float) -> None:
-        """Extend the deadlines by the time in which the whole process did not run, since that is not the code's fault.
+        """Extend the deadlines by the time in which the whole process did not run: that is not the code's fault.
 
-        ``last_check`` and ``now`` are the times of the last check and of this one (``time.monotonic``). ``pause`` is
-        the part of the time between that was planned, ``computed`` the processor time that the process used, both in
+        ``pause`` is the planned part of the time since the last check, ``computed`` the processor time; both in
         seconds.
         """
         if self.clock is not time.monotonic:
@@ -221,7 +213,6 @@ class Watchdog:
             _consume_interruption(watched.thread)
 
     def _watch(self) -> None:
-        """Check the deadlines of all watched calls, again and again; the function of the watchdog's thread."""
         pause, last_check, spent, idle = 0.0, 0.0, 0.0, 0
         while True:
             rested = not self._busy.is_set()
@@ -269,7 +260,6 @@ class Watchdog:
 
     @staticmethod
     def _interrupt(watched: _WatchedCode) -> None:
-        """Interrupt a call that has exceeded its limit, and log where it was."""
         watched.fired = True
         stack = sys._current_frames().get(watched.thread)  # noqa: SLF001 - the one way to a thread's stack
         if stack is not None:
@@ -281,7 +271,6 @@ class Watchdog:
 
     @staticmethod
     def _interrupt_again(watched: _WatchedCode) -> None:
-        """Interrupt a call that continued after an interruption."""
         interruption: type[BaseException] = _Interrupted
         if watched.force:
             if watched.stop is None:
@@ -340,7 +329,6 @@ if sys.version_info >= (3, 12):
                 monitoring.set_local_events(_TOOL, code, monitoring.events.INSTRUCTION)
 
         def end(self) -> None:
-            """Stop raising the error, and free the monitoring tool."""
             monitoring = sys.monitoring
             for code in self._codes:
                 monitoring.set_local_events(_TOOL, code, 0)

@@ -57,10 +57,7 @@ def annotation_of(schema: Mapping[str, Any]) -> Any:
 
 
 def _build_annotation(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
-    """Return the Python type for a part of a JSON Schema.
-
-    ``defs`` has the definitions of the whole schema by name. ``depth`` is the number of schemas around this part.
-    """
+    """Return the type for a part of a JSON Schema; ``depth`` counts the schemas around it."""
     # A recursive type refers to itself by $ref for ever: below this depth anything is accepted.
     if depth > _MAX_DEPTH:
         return Any
@@ -76,21 +73,14 @@ def _build_annotation(schema: Mapping[str, Any], defs: Mapping[str, Any], depth:
 
 
 def _part_annotation(schema: Any, defs: Mapping[str, Any], depth: int) -> Any:
-    """Return the type of the values of an object or of the items of an array.
-
-    ``schema`` is their schema. If it is not a schema but missing or a boolean, the type is Any.
-    """
+    """Return the type of an object's values or an array's items; Any without a schema for them."""
     if isinstance(schema, Mapping):
         return _build_annotation(schema, defs, depth + 1)
     return Any
 
 
 def _base_type(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
-    """Return the Python type for ``type`` and ``format`` of a part of a JSON Schema, without its limits.
-
-    Limits are constraints such as ``minimum``. ``defs`` has the definitions of the whole schema by name. ``depth`` is
-    the number of schemas around this part.
-    """
+    """Return the type for ``type`` and ``format``, without limits such as ``minimum``."""
     match schema.get("type"):
         case "object" if "properties" in schema:
             return _build_struct(schema, defs, depth)
@@ -127,10 +117,7 @@ def _union(types: list[Any]) -> Any:
 
 
 def _build_struct(schema: Mapping[str, Any], defs: Mapping[str, Any], depth: int) -> Any:
-    """Return a ``msgspec.Struct`` class with a field for each property of a JSON Schema of an object.
-
-    ``defs`` has the definitions of the whole schema by name. ``depth`` is the number of schemas around this part.
-    """
+    """Return a ``msgspec.Struct`` class with a field for each property."""
     required_names, fields = set(schema.get("required", ())), list[Any]()
     for name, property_schema in schema["properties"].items():
         annotation = _build_annotation(property_schema, defs, depth + 1)
@@ -278,10 +265,7 @@ class DecisionForm(TokenForm):
         return True
 
     def _rebind_current_form(self) -> None:
-        """Give the submitted form a new token and the current digest of the task's form.
-
-        The page shows the form again, and the next post must neither count as a repetition nor be refused as outdated.
-        """
+        """Give the form a new token and digest, so that the next post is neither a repetition nor outdated."""
         self.renew()
         self.data = {**self.data, self.add_prefix("shown"): self.form_spec.digest}
 

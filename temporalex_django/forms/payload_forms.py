@@ -134,10 +134,7 @@ def _optional_field(type_info: types.Type, *, required: bool, **field_options: A
 
 
 def _choice_field(choices: list[tuple[Any, Any]], *, required: bool, **field_options: Any) -> forms.Field:
-    """Return a choice field for pairs of a value and a label; its cleaned value is one of the values.
-
-    The form posts the position of the value, so values need not be texts.
-    """
+    """Return a field for ``(value, label)`` pairs. It posts positions, so values need not be texts."""
     values = [value for value, _label in choices]
     if "initial" in field_options:
         field_options["initial"] = (
@@ -258,22 +255,18 @@ class PayloadForm(TokenForm):
 
 
 def _is_omitted(value: Any, *, required: bool) -> bool:
-    """Return True if a field is empty and not required, so that the payload leaves it out.
-
-    The code that receives the payload then uses its default.
-    """
+    """Return True if the payload leaves the field out, so that the code that receives it uses its default."""
     return not required and (value is None or value is NOTHING or (isinstance(value, str) and value == ""))
 
 
 def _build_field(type_info: types.Type, *, required: bool, label: Any, initial: Any) -> forms.Field:
-    """Return the form field for a type; with ``NOTHING`` or None as ``initial``, it has no initial value."""
     if initial is NOTHING or initial is None:
         return field_for(type_info, required=required, label=label)
     return field_for(type_info, required=required, label=label, initial=initial)
 
 
 def _default_json(struct_field: types.Field) -> Any:
-    """Return the default of an attribute as JSON types, or ``NOTHING`` if it has none or JSON cannot express it."""
+    """Return the default as JSON types; ``NOTHING`` if there is none, or JSON cannot express it."""
     if struct_field.default is msgspec.NODEFAULT:
         return NOTHING
     try:

@@ -130,7 +130,6 @@ class around:  # noqa: N801 - used like a function
             raise failure
 
     def _named(self, hook: Callable[..., Any], error: BaseException) -> BaseException:
-        """Return the error that names the interceptor of ``hook``, which has raised ``error``."""
         if not isinstance(error, Exception):
             return error
         if self._keeps_errors and isinstance(error, TemporalexError):
@@ -140,7 +139,7 @@ class around:  # noqa: N801 - used like a function
 
 
 def _failure(hook: Callable[..., Any], error: Exception) -> TemporalexError:
-    """Return the error that says which interceptor has failed with ``error``; a ``DeterminismViolation`` stays one."""
+    """Return the error that names the interceptor; a ``DeterminismViolation`` stays one."""
     if isinstance(error, DeterminismViolation):
         return DeterminismViolation(f"{_name_of(hook)}: {_text(error)}")
     # An error of this package has no payload in its text; another one may quote some.

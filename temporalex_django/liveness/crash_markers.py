@@ -142,10 +142,7 @@ class CrashMarker:
         self._own = _ThreadSlot()
 
     def _map_file(self) -> mmap.mmap:
-        """Create the file of the crash marker, lock it, and return its mapping into memory.
-
-        If that fails, it returns memory without a file.
-        """
+        """Create and lock the file, and map it. If that fails, return memory without a file."""
         handle, lock, path = None, None, None
         try:
             identity = identity_of().replace(":", ".")
@@ -281,10 +278,7 @@ def _remove_all() -> None:
 
 
 def _unlock_in_child() -> None:
-    """Close the inherited lock handles in the child of a fork.
-
-    The lock of the crash marker then ends with the process that took it, even if its children live on.
-    """
+    """Close inherited lock handles: the lock ends with the process that took it, even if children live on."""
     for marker in _markers.values():
         if marker.pid != os.getpid():
             marker.unlock()
@@ -417,7 +411,7 @@ def abandoned_markers(domain: str) -> Iterator[list[str]]:
 
 
 def _read_content(path: str) -> bytes | None:
-    """Return the bytes of a crash marker of this user, or None if the file cannot be read or is not a marker."""
+    """Return the bytes of a marker, or None if the file cannot be read or is not a marker."""
     with suppress(OSError), _open_file(path, os.O_RDONLY) as handle:
         data = os.read(handle, _SIZE + 1)
         if len(data) == _SIZE and data[:4] == _MAGIC:
@@ -428,10 +422,7 @@ def _read_content(path: str) -> bytes | None:
 
 @contextmanager
 def _open_file(path: str, flags: int) -> Iterator[int]:
-    """Open the crash marker at ``path`` and yield its file descriptor; ``flags`` are those of ``os.open``.
-
-    Raises ``OSError`` if the path is not a regular file in the marker folder of this user.
-    """
+    """Yield a file descriptor. Raises ``OSError`` unless ``path`` is a regular file in the user's marker folder."""
     if Path(path).parent != marker_folder() or not path.endswith(_SUFFIX):
         raise PermissionError(f"{path} is not a crash marker of this user")
     # The path comes from the row of a worker, so it is not trusted: no links, no blocking on a pipe, no other user's

@@ -162,7 +162,7 @@ def supervise(
 
 
 def _run_with_timeout(seconds: float, report_deaths: Callable[[], None]) -> None:
-    """Call ``report_deaths`` in a thread and wait for it at most ``seconds``, since the database may not answer."""
+    """Call ``report_deaths`` in a thread, since the database may not answer."""
     thread = threading.Thread(target=report_deaths, name="temporalex-deaths", daemon=True)
     thread.start()
     thread.join(seconds)
@@ -178,10 +178,7 @@ def _send_signal(child: int, number: int) -> None:
 
 
 def _stop_with_parent(parent: int, pipe: int) -> None:
-    """Stop this process (SIGSTOP) if its parent, the process ``parent``, is stopped.
-
-    It writes to ``pipe`` first, so that the parent knows that it has to continue this process (SIGCONT).
-    """
+    """Stop this process if its parent is stopped; ``pipe`` tells the parent to continue it later."""
     if process_state(parent) == _STOPPED:
         os.write(pipe, b".")
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -202,7 +199,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def _watch_parent(parent: int) -> None:
-    """Wait until the process ``parent`` is gone, then end this process; the function of a thread."""
+    """Wait until the parent is gone, then end this process."""
     while os.getppid() == parent:
         time.sleep(policy.GUARDIAN_SECONDS)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -207,10 +207,6 @@ def delete_stale_files(domain: str) -> None:
 
 
 def _path(domain: str, pid: int, suffix: str) -> Path:
-    """Return the path of the health or guardian file of a process, for the database that ``domain`` identifies.
-
-    ``suffix`` is ``.health`` or ``.guardian``.
-    """
     return marker_folder() / f"{domain}.{identity_of(pid).replace(':', '.') or pid}{suffix}"
 
 
@@ -220,7 +216,7 @@ def _files(domain: str, suffix: str) -> Iterator[Path]:
 
 
 def _is_stale(path: Path) -> bool:
-    """Return True if the process that wrote a health or guardian file has ended."""
+    """Return True if the process that wrote the file has ended."""
     identity = path.name.partition(".")[2].rpartition(".")[0]
     if identity.isdecimal():  # not Linux: only the pid is known
         try:

@@ -81,7 +81,7 @@ class WorkerRow:
         return moment + timedelta(seconds=time.monotonic() - at)
 
     def _sync_clock(self, storage: WorkerStorage) -> datetime:
-        """Read the database's time. It is taken as the time of the moment half-way between the query and its answer."""
+        """Read the database's time, as that of the moment half-way between the query and its answer."""
         started = time.monotonic()
         now = storage.now()
         self._clocks = now, (started + time.monotonic()) / 2
@@ -284,10 +284,7 @@ def wake_switched_on(storage: WorkerStorage, off: Collection[str]) -> int:
 
 
 def _blocked_runs(storage: WorkerStorage, workflows: Sequence[str]) -> list[tuple[UUID, str, int, str]]:
-    """Return the blocked runs of these classes (names), as tuples (chain id, class, version, code of the block).
-
-    Runs that are blocked only because their class is switched off are left out.
-    """
+    """Return ``(chain id, class, version, code)``. Runs that are blocked only by a switch are left out."""
     if not workflows:
         return []
     test, parameter = storage.sql.in_array(workflows, "text")
@@ -300,10 +297,7 @@ def _blocked_runs(storage: WorkerStorage, workflows: Sequence[str]) -> list[tupl
 
 
 def _wake_chains(storage: WorkerStorage, now: datetime, chains: Sequence[UUID]) -> int:
-    """Make the runs of these chains due at ``now``, and return their number.
-
-    Runs that are closed, paused or locked stay as they are, and those on a cluster, whose server tries them again.
-    """
+    """Make runs due and return their number. Closed, paused and locked runs and runs on a cluster stay."""
     if not chains:
         return 0
     membership, ids = storage.sql.in_array(chains, "uuid")

@@ -67,10 +67,7 @@ def process_state(pid: int) -> str:
 
 
 def _start_time(pid: int) -> str:
-    """Return the start time of a process in ticks since boot.
-
-    Empty if there is no such process, and for a zombie, since none of its code runs.
-    """
+    """Return ticks since boot; empty for no process, and for a zombie, since none of its code runs."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

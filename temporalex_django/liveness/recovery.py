@@ -193,14 +193,11 @@ def release_orphans(storage: WorkerStorage) -> None:
 def _declare_dead(
     storage: WorkerStorage, row: _WorkerRecord, left: MarkerContent | None, result: RecoveryResult, *, unknown: bool
 ) -> None:
-    """Declare the worker of ``row`` dead, make its activities due again, and add the outcome to ``result``.
+    """Declare a worker dead and make its activities due again.
 
-    Several processes may try this at once. The one whose DELETE (or UPDATE) matches the row releases the work in the
-    same transaction, so it happens exactly once.
-
-    ``left`` is what the crash marker says that the worker was running when it ended, or None if its process may still
-    live. ``unknown`` is True if the marker cannot be read. Then the work that the worker announced in its row takes the
-    place of ``left``. If it announced none, the row stays, as a death without an explanation.
+    Several processes may try this. The one whose DELETE (or UPDATE) matches the row releases the work, in the same
+    transaction. ``left`` is None if the process may still live. If its marker is ``unknown``, announced work takes its
+    place; without any, the row stays as an unexplained death.
     """
     condition, explained = "where id = %s and epoch = %s and buried_at is null", not unknown
     with storage.transaction("bury"):
@@ -260,10 +257,7 @@ _HELD = TASKS.pick_columns("activity", "workflow_id", "run_id")
 
 
 def _keep_lost_worker(storage: WorkerStorage, epoch: int) -> None:
-    """Keep for a day what people want to know about a worker that is declared dead, in the open transaction.
-
-    A judge that comes second keeps nothing, because the locked row of the worker is gone then.
-    """
+    """Keep facts about a dead worker for a day, in the open transaction. A second judge finds no row."""
     columns = _HELD.select(f"where owner = %s order by id limit {policy.LOST_WORKER_HELD}")
     rows = storage.sql.select(columns, [epoch], _HELD.types)
     count = storage.sql.select("select count(*) from temporalex_activity_task where owner = %s", [epoch], ("int8",))
@@ -286,17 +280,14 @@ def _keep_lost_worker(storage: WorkerStorage, epoch: int) -> None:
 
 
 def _unexplained_deaths(storage: WorkerStorage) -> int:
-    """Return the number of workers that died recently and whose death is counted against no run or activity."""
+    """Return the number of recent deaths that are counted against no run or activity."""
     statement = "select count(*) from temporalex_worker where buried_at is not null"
     number: int = storage.sql.select(statement, [], ("int8",))[0][0]
     return number
 
 
 def _clear_unexplained(storage: WorkerStorage) -> None:
-    """Delete the rows of workers that died without an explanation.
-
-    The run that was just found at fault explains these deaths, too.
-    """
+    """Delete unexplained deaths: the run that was just found at fault explains them, too."""
     storage.sql.execute("delete from temporalex_worker where buried_at is not null")
 
 
@@ -304,11 +295,7 @@ def _clear_unexplained(storage: WorkerStorage) -> None:
 
 
 def _attribute_crash(storage: WorkerStorage, left: MarkerContent, *, earlier: int = 0) -> None:
-    """Count the death of a process against the work that it was running, and block or fail what was found at fault.
-
-    ``left`` is the content of its crash marker. Call it inside a transaction; it locks the rows of that work.
-    ``earlier`` is the number of earlier deaths of workers that nothing explained.
-    """
+    """Count a death against the work that ran, and block or fail the guilty. Locks the rows; needs a transaction."""
     marks = _resolve_marks(storage, left.marks)
     verdicts = attribute_crashes(marks, _recorded_crashes(storage, marks), earlier=earlier)
     if earlier and any(verdict.is_final for verdict in verdicts):
@@ -321,10 +308,7 @@ def _attribute_crash(storage: WorkerStorage, left: MarkerContent, *, earlier: in
 
 
 def _resolve_marks(storage: WorkerStorage, marks: Iterable[MarkedWork]) -> list[MarkedWork]:
-    """Return the marks of a dead process, in which the id of the chain replaces the id of a run that answered a query.
-
-    The row of the chain is the one that counts the deaths.
-    """
+    """Replace ids of runs that answered a query by chains, whose rows count the deaths."""
     resolved_marks: dict[MarkedWork, None] = {}
     for mark in marks:
         if mark.kind == "run":
@@ -336,10 +320,7 @@ def _resolve_marks(storage: WorkerStorage, marks: Iterable[MarkedWork]) -> list[
 
 
 def _recorded_crashes(storage: WorkerStorage, marks: Collection[MarkedWork]) -> Mapping[MarkedWork, int]:
-    """Return how many deaths the rows of runs and activities count so far; ``marks`` names these.
-
-    Runs that are closed and activities that have ended are left out.
-    """
+    """Return the deaths that rows count so far, without closed runs and ended activities."""
     recorded: dict[MarkedWork, int] = {}
     for mark in marks:
         if mark.kind == "trial":
@@ -360,11 +341,7 @@ _HINT = "look for a segmentation fault, running out of memory or os._exit"
 
 
 def _cause_text(ended_after: float) -> str:
-    """Return words for the probable cause of deaths, for the reason of a block or a failure.
-
-    ``ended_after`` is the number of seconds without a heartbeat after which a guardian killed the process; 0.0: none
-    did.
-    """
+    """Return words for the probable cause. ``ended_after`` is in seconds; 0.0: no guardian killed it."""
     if not ended_after:
         return _HINT
     return (
@@ -374,11 +351,10 @@ def _cause_text(ended_after: float) -> str:
 
 
 def _attribute_to_run(storage: WorkerStorage, verdict: CrashVerdict, ended_after: float) -> None:
-    """Store the number of deaths of a run, and block the run if the verdict is final.
+    """Store the deaths of a run, and block it if the verdict is final; else it is due after a wait.
 
-    Otherwise the run becomes due again after a wait. Only workers claim it then, and each takes it alone. A death
-    during a query does not change when the run is due: a run that continues would not prove that the query is harmless.
-    ``ended_after`` is the number of seconds after which a guardian killed the process (0.0: none did).
+    Only workers claim it then, and each takes it alone. A death during a query does not change when it is due: a run
+    that continues would not prove that the query is harmless.
     """
     now, chain = storage.now(), verdict.mark.key
     rows = storage.sql.select(
@@ -404,10 +380,9 @@ def _attribute_to_run(storage: WorkerStorage, verdict: CrashVerdict, ended_after
 
 
 def _attribute_to_activity(storage: WorkerStorage, verdict: CrashVerdict, ended_after: float) -> None:
-    """Store the number of deaths of an activity, and fail it if the verdict is final.
+    """Store the deaths of an activity, and fail it if the verdict is final; else it is due after a wait.
 
-    Otherwise it is due again after a wait, and runs alone. An activity that another worker has claimed by now continues
-    there. ``ended_after`` is the number of seconds after which a guardian killed the process (0.0: none did).
+    It runs alone then. If another worker has claimed it by now, it continues there.
     """
     now, task = storage.now(), verdict.mark.key
     if verdict.is_final:
@@ -477,11 +452,7 @@ def release_activities(storage: WorkerStorage, epoch: int) -> tuple[int, int]:
 def _deliver_lost(
     storage: WorkerStorage, lost: Iterable[tuple[Any, ...]], now: datetime, reason: str | None = None
 ) -> None:
-    """Send each run whose activity was lost a message with the failure of that activity: its worker died.
-
-    ``lost`` has a row for each activity: the chain, the run, its queue, the command number, the attempt, the call, the
-    options and the headers. ``reason`` may say more about the death.
-    """
+    """Send each run a message that a worker died while it ran an activity."""
     rows = []
     for chain, run, queue, seq, attempt, call, options, headers in lost:
         body = {
@@ -493,11 +464,7 @@ def _deliver_lost(
 
 
 def _edited_input(run: UUID, seq: int, call: bytes, options: bytes) -> dict[str, Any]:
-    """Return ``{"edited": …}`` for an activity whose input a person edited, else ``{}``, as a part of its result.
-
-    The history of the run needs the input with which the activity really ran. ``seq`` is the number of its command.
-    ``call`` and ``options`` are its columns, still encoded.
-    """
+    """Return ``{"edited": …}`` if a person edited the input, else ``{}``: the history needs the real input."""
     try:
         read: dict[str, Any] = codec().decode(options)
         if not read.get("edited"):
@@ -539,10 +506,7 @@ def _names_of(storage: WorkerStorage, run: UUID) -> RunNames:
 
 
 def _store_block(storage: WorkerStorage, chain: UUID, run: UUID, mark: BlockMark, *, due: datetime | None) -> None:
-    """Store why a run is blocked (``mark``), and reject the updates and requests that wait for an answer.
-
-    A run that is blocked already keeps the time of its first block. ``due`` is when it is tried again (None: never).
-    """
+    """Block a run, and reject waiting updates and requests. The time of the first block stays. ``due`` None: never."""
     if (before := storage.block_reason(run)) is not None:
         mark["since"] = before["since"]
     storage.sql.execute(
@@ -624,12 +588,7 @@ def attribute_crashes(
 
 
 def _task_crashes(before: int, *, to_blame: bool, is_cleared: bool) -> int:
-    """Return the new number of deaths of an activity that had ``before``.
-
-    ``to_blame`` is True if it ran alone, or on trial: as a suspect beside which the worker starts nothing.
-    ``is_cleared`` is True if another activity that ran at the same time was on trial, so that this one is not
-    suspected.
-    """
+    """Return the new number. ``to_blame``: it ran alone, or on trial. ``is_cleared``: another one was on trial."""
     if to_blame:
         return before + 1
     # Work in company is set to one death, not increased: otherwise an activity that runs often would collect the deaths
@@ -640,11 +599,7 @@ def _task_crashes(before: int, *, to_blame: bool, is_cleared: bool) -> int:
 
 
 def _run_crashes(before: int, *, alone: bool, earlier: int) -> int:
-    """Return the new number of deaths of a run that had ``before``.
-
-    ``alone`` means that the process ran no other run. ``earlier`` is the number of earlier deaths of workers that
-    nothing explained; one of them counts as the first death of a run whose second death this is.
-    """
+    """Return the new number. One of ``earlier`` unexplained deaths counts as the first if this is the second."""
     if not alone:
         return max(before, 1)
     crashes = before + 1

@@ -264,7 +264,7 @@ def _option_name(name: str) -> str:
 
 
 def _next_step(name: str) -> str:
-    """Return the sentence that follows an error about the filter ``name``: its valid values, or an example."""
+    """Return the sentence after an error about a filter: its valid values, or an example."""
     row = INTERFACE_FILTERS[name]
     if row.type is FilterType.STATUSES:
         return f"Use one of: {', '.join(Status.values)}."

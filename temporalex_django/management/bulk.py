@@ -174,11 +174,7 @@ class BulkCommand:
 
 
 def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: dict[str, Any]) -> BulkJob:
-    """Start the job that the parsed ``options`` of the command describe, and return it.
-
-    Raises ``CommandError`` unless the runs are selected in exactly one way: by filters, run ids or ``--all``. An
-    operation that cannot be undone asks for confirmation.
-    """
+    """Start the job, after a confirmation if it cannot be undone. Raises ``CommandError`` without one selection."""
     filters = filters_of(options)
     # Exactly one of the three: a filter that was lost in a script must not select every run.
     if bool(filters) + bool(options["runs"]) + options["all"] != 1:
@@ -206,7 +202,7 @@ def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: di
 
 
 def _count_text(runs: Any) -> str:
-    """Return the number of runs in words, such as "5 runs"; a queryset is counted up to ``BULK_LIMIT``."""
+    """Return the number in words, such as "5 runs"; a queryset is counted up to ``BULK_LIMIT``."""
     limit = get_settings().BULK_LIMIT
     count = len(runs) if isinstance(runs, list) else runs.order_by()[: limit + 1].count()
     return counted(count, "run", "runs") if count <= limit else f"more than {counted(limit, 'run', 'runs')}"
@@ -233,10 +229,7 @@ def _visible_jobs(actor: Actor) -> QuerySet[BulkJob]:
 
 
 def _wait_for_job(command: BaseCommand, job: BulkJob) -> BulkJob:
-    """Wait until workers have processed the job, or somebody has stopped it, and return its current row.
-
-    Raises ``CommandError`` if no worker is alive.
-    """
+    """Wait until the job is done or stopped. Raises ``CommandError`` if no worker is alive."""
     with printing.progress(command) as report:
         while True:
             job = BulkJob.objects.using(storage().alias).get(pk=job.pk)

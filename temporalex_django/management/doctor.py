@@ -122,10 +122,7 @@ def compare_with_runs(
 
 
 def _misfits_by_cause(misfits: Iterable[dict[str, Any]]) -> Iterator[CodeMismatch]:
-    """Yield one mismatch for all histories of one class that do not fit the code at one place, for one reason.
-
-    The keys of a misfit are the fields of ``HistoryMisfit``.
-    """
+    """Yield one mismatch for all histories of one class that do not fit at one place, for one reason."""
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for misfit in misfits:
         kind = "timeout" if misfit.get("error") == DeadlockDetected.code else "replay"
@@ -147,10 +144,7 @@ def _merge(mismatches: Iterable[CodeMismatch]) -> Iterator[CodeMismatch]:
 
 
 def _input_mismatches(differences: Iterable[dict[str, Any]]) -> Iterator[CodeMismatch]:
-    """Yield one mismatch for all differences that belong to one place in the code of one class.
-
-    The keys of a difference are the fields of ``HistoryDifference``.
-    """
+    """Yield one mismatch for all differences at one place in the code of one class."""
     by_place: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for difference in differences:
         command = (
@@ -170,7 +164,7 @@ def _input_mismatches(differences: Iterable[dict[str, Any]]) -> Iterator[CodeMis
 
 
 def _missing_steps(sample_runs: list[Instance], code: Any) -> Iterator[CodeMismatch]:
-    """Yield a mismatch for each step in which a run of the sample waits and which the graph class ``code`` lacks."""
+    """Yield a mismatch for each step in which a run waits and which the graph class lacks."""
     if not issubclass(code, GraphWorkflow):
         return
     graph_keys = {key_of(step) for step in code.graph()}
@@ -190,7 +184,7 @@ def _missing_steps(sample_runs: list[Instance], code: Any) -> Iterator[CodeMisma
 
 
 def _find_unreadable(run: Instance) -> CodeMismatch | None:
-    """Return a mismatch if the codec of this process cannot read the payloads of the run, else None."""
+    """Return a mismatch if this process cannot read the payloads of the run."""
     try:
         for payload in (getattr(run, name) for name in _PAYLOAD_COLUMNS):
             if payload is not None:
@@ -325,7 +319,6 @@ class DoctorCommand:
 
 
 def _fail_for_errors(report: DoctorSaid) -> None:
-    """Raise ``CommandError`` if a diagnosis is an error."""
     if not report.well:
         errors = {finding.code for finding in report.findings if finding.severity == "error"}
         status = printing.TRY_AGAIN if errors == {"deploy_timeout"} else printing.FINDINGS
@@ -333,10 +326,7 @@ def _fail_for_errors(report: DoctorSaid) -> None:
 
 
 def _diagnose_project(as_user: str | None) -> DoctorSaid:
-    """Return the diagnoses of the project, and of the newest runs that a person should look at.
-
-    The user is looked up only with ``as_user``, because the tables may not exist yet.
-    """
+    """Diagnose the project and its newest runs. Without ``as_user``, look up no user: tables may be missing."""
     actor = runs = schedules = None
     if as_user is not None:
         actor = command_arguments.resolve_actor(as_user)
@@ -355,11 +345,7 @@ def _diagnose_project(as_user: str | None) -> DoctorSaid:
 
 
 def _diagnose_deploy(command: BaseCommand, as_user: str | None, sample: int, *, strict: bool) -> DoctorSaid:
-    """Return the report of ``doctor --deploy``: what open runs need and the code of this process lacks.
-
-    Only runs that the user may look at count. For each class and version, the newest ``sample`` runs are replayed, with
-    a progress bar. With ``strict``, inputs that differ are errors.
-    """
+    """Replay the newest ``sample`` visible runs of each version. With ``strict``, input differences are errors."""
     runs = command_arguments.visible_runs(command_arguments.resolve_actor(as_user))
     with printing.progress(command) as report:
         findings = compare_with_runs(runs, sample=sample, report=report, strict=strict)
@@ -390,10 +376,9 @@ def _run_output(run: Instance, summary: Summary) -> RunDiagnosed:
 
 
 def _print_report(command: BaseCommand, report: DoctorSaid, *, in_full: bool) -> None:
-    """Print the report; without ``in_full`` at most twelve lines of it, besides the rows that cannot be read.
+    """Print the report, cut to twelve lines unless ``in_full``.
 
-    A report that does not fit has a line for each finding, errors first, and the runs are left out: a finding is about
-    all runs with one problem. Each row that cannot be read has a repair of its own, so all of these are printed.
+    Errors come first then, without runs. Unreadable rows are all printed, since each has a repair of its own.
     """
     damages = [finding for finding in report.findings if finding.code == UNREADABLE_ROW]
     findings = [finding for finding in report.findings if finding.code != UNREADABLE_ROW]

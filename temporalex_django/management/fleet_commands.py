@@ -153,7 +153,7 @@ class MigrateCommand:
 
 
 def _resolve_class(flow: str, version: int) -> type[Workflow]:
-    """Return the class of that version of a workflow. Raises ``UnknownWorkflow`` if the workflow has no versions."""
+    """Return the class of a version. Raises ``UnknownWorkflow`` if the workflow has no versions."""
     versioned_class = workflows.find(flow)
     if not versioned_class.is_versioned():
         raise UnknownWorkflow(f"{flow} is not a versioned workflow: all its runs use one class")
@@ -161,10 +161,7 @@ def _resolve_class(flow: str, version: int) -> type[Workflow]:
 
 
 def _parse_mapping(pairs: Sequence[str], old_class: type[Workflow], new_class: type[Workflow]) -> dict[str, str]:
-    """Return the keys of renamed steps: the new key by the old one, or an empty text to drop the data of the step.
-
-    ``pairs`` are texts such as ``OldStep=NewStep``. Raises ``CommandError`` for another text or an unknown step.
-    """
+    """Return new step keys by old ones; an empty one drops the data of the step. Raises ``CommandError``."""
     mapping: dict[str, str] = {}
     for text in pairs:
         old, equals, new = text.partition("=")
@@ -177,10 +174,7 @@ def _parse_mapping(pairs: Sequence[str], old_class: type[Workflow], new_class: t
 
 
 def _step_key(name: str, cls: type[Workflow]) -> str:
-    """Return the key of the step in the graph class; ``name`` is the name of the step's class, or the key itself.
-
-    Raises ``CommandError`` if the graph has no such step.
-    """
+    """Return the key of a step by its class name or key. Raises ``CommandError`` for an unknown one."""
     steps = {}
     if issubclass(cls, GraphWorkflow):
         steps = cls.graph()
@@ -349,10 +343,7 @@ class SwitchesCommand:
 
 
 def _reason_cell(switch: Switch) -> str:
-    """Return the reason of a switch, for the table of switches that are off.
-
-    If the switch only holds back activities until a given time, its key and its end come first.
-    """
+    """Return the reason of a switch, after the key and the end of a hold."""
     if switch.until is None:
         return switch.reason
     parts = [f"key {switch.key}" if switch.key else "", f"until {switch.until:%Y-%m-%d %H:%M}", switch.reason]
@@ -482,7 +473,6 @@ class OutgoingCommand:
 
 
 def _line(message: OutgoingMessage) -> str:
-    """Return a message as one line: its id, its kind and run, and its problem."""
     run = f" of {message.workflow} {message.workflow_id}" if message.workflow else ""
     problem = f": {message.code}: {message.error}" if message.code else f": {message.error}" if message.error else ""
     state = "dead letter" if message.is_dead else f"{message.tries} tries"

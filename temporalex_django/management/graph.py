@@ -145,10 +145,6 @@ def _graph_output(
     text: str,
     output: str | None,
 ) -> GraphDrawn:
-    """Return the JSON output for the graph of a class, with the states of ``instance`` if a run was named.
-
-    ``text`` is the drawing in ``format``. ``output`` is the file to which it was written; None if there is no file.
-    """
     states = render.states(instance)
     return GraphDrawn(
         workflow=cls.name,
@@ -176,10 +172,7 @@ def _write_file(text: str, path: Path) -> None:
 
 
 def _find_id(cls: Any, id: str) -> str:
-    """Return the business id of a run from the option ``--id``, which may be the value that identifies the run.
-
-    A class that declares ``unique`` makes the business id of such a value. Any other text is returned as it is.
-    """
+    """Return a business id from ``--id``, which may be the value that identifies the run (``unique``)."""
     if cls.unique is None or id.startswith(f"{cls.unique.key}::"):
         return id
     try:

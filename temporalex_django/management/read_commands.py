@@ -104,7 +104,7 @@ class DescribeCommand:
 
 
 def _visible_parent_id(row: Instance, visible_runs: QuerySet[Instance]) -> str | None:
-    """Return the run id of the parent of the run, or None if it has none or the parent is not in ``visible_runs``."""
+    """Return the run id of the parent, or None if there is none or it is not visible."""
     parent = row.parent_run_id
     if parent is None or not (is_unfiltered(visible_runs) or visible_runs.filter(pk=parent).exists()):
         return None
@@ -112,7 +112,7 @@ def _visible_parent_id(row: Instance, visible_runs: QuerySet[Instance]) -> str |
 
 
 def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
-    """Return pairs of a label and a value for the text output; the caller leaves out those without a value."""
+    """Return pairs of a label and a value; the caller leaves out those without a value."""
     run = run_output.run
     said_count = sum(entry.last_failure is not None for entry in run.activities) + (run.status == "failed")
     return [
@@ -145,7 +145,6 @@ def _text_rows(run_output: RunDescribed) -> list[tuple[str, object]]:
 
 
 def _attempt_text(attempt: EndedAttempt) -> str:
-    """Return the times, the worker and the error of an attempt that failed, timed out or was lost."""
     begin_text = "" if attempt.began_at is None else f"{printing.format_local_time(attempt.began_at)} to "
     place = f" on {attempt.worker}" if attempt.worker else ""
     error = f"{attempt.type}: {attempt.message}" if attempt.message else attempt.type
@@ -153,7 +152,6 @@ def _attempt_text(attempt: EndedAttempt) -> str:
 
 
 def _format_column(column: RunColumn, run_output: RunDescribed) -> str:
-    """Return the value that a column has in ``run_output`` as text; empty if it has none."""
     run: object = run_output.run
     column_value: Any = getattr(run if hasattr(run, column.output_name) else run_output, column.output_name)
     match column.type:
@@ -231,10 +229,7 @@ class HistoryCommand:
 
 
 def _event_output(event: HistoryEvent, redactor: Redactor) -> EventPrinted:
-    """Return the JSON output for an event, redacted by ``redactor``.
-
-    Attributes that the codec cannot read are replaced by an error text.
-    """
+    """Return the JSON output. Attributes that the codec cannot read are replaced by an error text."""
     attributes = event.data
     redacted = (
         redactor.redact_payload(repr(attributes))
@@ -498,7 +493,6 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
 
 
 def _write_history(row: Instance, folder: Path, redactor: Redactor, storage: DjangoStorage) -> HistoryWritten:
-    """Write the history of the run to a file in ``folder``, redacted by ``redactor``, and return the line about it."""
     path = folder / f"{_safe_file_name(row.workflow)}-{row.pk}.json"
     target = RunTarget.of(row)
     events = [redactor.redact_event(event) for event in read_history(target, storage=storage)]
@@ -523,10 +517,7 @@ def _redactor(user: Person | None, row: Instance) -> Redactor:
 
 
 def _id_condition(ids: Sequence[str]) -> Q:
-    """Return the condition for the runs that ``ids`` names: run ids, or business ids of any workflow.
-
-    A text is a run id only if a run has it. A business id selects all its runs.
-    """
+    """Return the condition for run ids, or business ids. A text is a run id only if a run has it."""
     # A business id may look like a UUID as well, so it counts as a run id only if such a run exists.
     texts_by_id = {run_id: text for text in ids if (run_id := parse_run_id(text)) is not None}
     existing_ids = (

@@ -224,7 +224,7 @@ def _histories(count: int) -> str:
 
 
 def _fail_for_findings(report: HistoriesReplayed, *, strict: bool) -> None:
-    """Raise ``CommandError`` if a history does not match, took too long, or with ``strict`` has other inputs."""
+    """Raise ``CommandError`` if a history does not match, took too long, or (``strict``) has other inputs."""
     timeout_count = _count_timeouts(report)
     if mismatch_count := len(report.findings) - timeout_count:
         verb = "does" if mismatch_count == 1 else "do"
@@ -245,7 +245,7 @@ def _fail_for_findings(report: HistoriesReplayed, *, strict: bool) -> None:
 
 
 def _count_timeouts(report: HistoriesReplayed) -> int:
-    """Return the number of histories of which it is not known whether they fit, because their replay took too long."""
+    """Return the number of histories whose fit is unknown, because their replay took too long."""
     return sum(misfit.error == DeadlockDetected.code for misfit in report.findings)
 
 
@@ -295,10 +295,7 @@ def replay_files(
 
 
 def _replay_history(labels: Finding, events: Sequence[HistoryEvent], batch: ReplayBatch, timeout: float | None) -> None:
-    """Replay one history, and append the result to the lists of ``batch``.
-
-    ``labels`` are the fields that name the history: ``run``, ``id``, ``workflow`` and, for a file, ``source``.
-    """
+    """Replay one history, and append the result to the lists of ``batch``. ``labels`` name the history."""
     try:
         definition = workflow.class_for_run(
             labels["workflow"], events[0].attributes.get("version", 1) if events else 1
@@ -315,7 +312,7 @@ def _replay_history(labels: Finding, events: Sequence[HistoryEvent], batch: Repl
 
 
 def _difference_finding(difference: ReplayDifference) -> Finding:
-    """Return the fields of ``HistoryDifference`` for a difference, without its values, which are payloads."""
+    """Return the fields of a difference without its values, which are payloads."""
     fields = {
         "kind": difference.kind,
         "event": difference.event,
@@ -344,10 +341,7 @@ def _error_finding(error: BaseException) -> Finding:
 
 
 def _select_runs(workflow: Sequence[str] | None, *, open: bool) -> QuerySet[Instance]:
-    """Return the runs that have started, oldest first.
-
-    ``workflow`` has the names of classes (None means all), and ``open`` leaves out closed runs.
-    """
+    """Return the runs that have started, oldest first. ``open`` leaves out closed ones."""
     runs = Instance.objects.using(get_settings().DATABASE).filter(started_at__isnull=False).order_by("id")
     if workflow:
         runs = runs.filter(workflow__in=workflow)
@@ -355,7 +349,7 @@ def _select_runs(workflow: Sequence[str] | None, *, open: bool) -> QuerySet[Inst
 
 
 def _choose(runs: QuerySet[Instance], *, sample: int | None, seed: int) -> list[UUID]:
-    """Return the ids of ``sample`` of these runs (None: of all), chosen at random; one ``seed`` makes one choice."""
+    """Return ids of ``sample`` runs (None: of all), chosen at random; one ``seed`` makes one choice."""
     run_ids = list(runs.values_list("pk", flat=True))
     # Sorted again, so that a sample runs in the same order each time.
     if sample is not None and sample < len(run_ids):
@@ -375,11 +369,7 @@ def _history_files(names: Sequence[str]) -> list[Path]:
 def _run_chunks(
     replay_chunk: Any, chunks: Sequence[Any], processes: int, *, always_spawn: bool
 ) -> Iterator[ReplayBatch]:
-    """Yield the result of ``replay_chunk`` for each chunk of runs or files, in order.
-
-    The chunks are replayed in new processes, at most ``processes``, whose hash seed differs from the one of this
-    process. If one process is enough, this process replays them, except with ``always_spawn``.
-    """
+    """Yield results in order from processes with another hash seed; one needs no new one unless ``always_spawn``."""
     processes = min(processes, len(chunks))
     with ExitStack() as stack:
         results: Iterable[ReplayBatch]
@@ -395,10 +385,7 @@ def _run_chunks(
 
 @contextmanager
 def _different_hash_seed() -> Iterator[None]:
-    """Let processes that are started during the block have another hash seed than this one.
-
-    The order of their sets differs then, so that code which depends on it is found.
-    """
+    """Give new processes another hash seed: the order of sets differs, which finds code that depends on it."""
     previous_seed = os.environ.get(app_modules.VARIABLE)
     os.environ[app_modules.VARIABLE] = str(app_modules.different_seed())
     try:

@@ -192,10 +192,7 @@ def _parse_value(action_input: Input, value: Any) -> Any:
 
 
 def _command_name(action: type[OperatorRunAction[Any]]) -> str:
-    """Return the name of the command for an operation, without the kind of its target.
-
-    ``retry_activity`` becomes ``retry``, because the argument SEQ names an activity.
-    """
+    """Return an operation's name without its target's kind: SEQ says that ``retry`` is for an activity."""
     return re.sub(f"_{action.target_kind}$", "", action.name).replace("_", "-")
 
 
@@ -342,10 +339,7 @@ class StartCommand:
 
 
 def _parse_throttle(texts: list[str] | None) -> tuple[Any, ...] | None:
-    """Return ``(count, seconds)`` from the texts of the option ``--throttle``; None without it.
-
-    Raises ``CommandError`` for texts that are not numbers.
-    """
+    """Return ``(count, seconds)``; None without the option. Raises ``CommandError``."""
     if texts is None:
         return None
     try:
@@ -358,11 +352,7 @@ def _parse_throttle(texts: list[str] | None) -> tuple[Any, ...] | None:
 
 
 def _parse_attributes(texts: list[str], declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the search attributes by name, from texts like ``NAME=VALUE``.
-
-    ``declared`` has the types that the class declares. An attribute that is a list of texts is given once for each
-    text. Raises ``CommandError`` for a text that is not a pair.
-    """
+    """Return search attributes by name. A list is given once for each text. Raises ``CommandError``."""
     parsed: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")

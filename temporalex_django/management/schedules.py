@@ -237,10 +237,7 @@ def _backfill(
     json: bool,
     **_: Any,
 ) -> None:
-    """Begin a backfill of a schedule after a confirmation, print what one would start (``dry_run``), or stop one.
-
-    Raises ``CommandError`` unless either a range or ``stop`` is given.
-    """
+    """Begin, preview (``dry_run``) or stop a backfill. Raises ``CommandError`` unless a range or ``stop`` is given."""
     has_range = start is not None and end is not None
     has_part = any(option is not None for option in (start, end, per_minute)) or dry_run
     if (stop and has_part) or not (stop or has_range):
@@ -328,7 +325,7 @@ def _print_list(command: BaseCommand, actor: Actor, *, limit: int | None, json: 
 
 
 def _described(rows: Iterator[Schedule], actor: Actor, alias: str) -> Iterator[ScheduleDescription]:
-    """Yield the descriptions of the schedules, one page of rows at a time."""
+    """Yield the descriptions, one page of rows at a time."""
     while page := [*islice(rows, _PAGE_SIZE)]:
         yield from describe_schedules(page, actor.user, alias=alias, fires=_SHOWN_FIRES)
 
@@ -376,7 +373,7 @@ def _print_schedule(command: BaseCommand, schedule: ScheduleDescription, *, json
 
 
 def _schedule_lines(schedule: ScheduleDescription) -> list[tuple[str, str]]:
-    """Return the lines that ``schedules show`` prints: pairs of a label and a text, without empty ones."""
+    """Return pairs of a label and a text, without empty ones."""
     local: Callable[[datetime | None], str] = printing.format_local_time
     paused = f"since {local(schedule.paused_at)}, by {schedule.paused_by or 'code'}: {schedule.pause_reason or '-'}"
     backfill = ""
@@ -404,7 +401,7 @@ def _schedule_lines(schedule: ScheduleDescription) -> list[tuple[str, str]]:
 
 
 def _slot_text(slot: SlotDescription) -> str:
-    """Return the outcome of a slot (a time to fire) in words: "skipped (overlap)" or "started basket-1"."""
+    """Return the outcome in words: "skipped (overlap)" or "started basket-1"."""
     match slot.outcome:
         case "started":
             return f"started {slot.workflow_id}"

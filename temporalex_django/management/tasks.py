@@ -187,11 +187,7 @@ def _print_table(command: BaseCommand, outputs: Sequence[TaskPrinted]) -> None:
 
 
 def _open_tasks(actor: Actor, *, all_runs: bool) -> HumanTaskQuerySet:
-    """Return the human tasks that the user may decide now, or the open ones of all runs that the actor may look at.
-
-    All of them are returned for code and with ``all_runs``. Raises ``ActionNotPermitted`` if the actor may look at no
-    runs.
-    """
+    """Return tasks that the user may decide now, or all open ones of visible runs. Raises ``ActionNotPermitted``."""
     if actor.user is not None and not all_runs:
         return inbox(actor.user)
     tasks = (
@@ -201,7 +197,6 @@ def _open_tasks(actor: Actor, *, all_runs: bool) -> HumanTaskQuerySet:
 
 
 def _task_outputs(tasks: Iterable[HumanTask], actor: Actor) -> list[TaskPrinted]:
-    """Return the JSON outputs for human tasks, redacted for the actor."""
     return [*map(_task_output, operations.mark_nobody_left(*redact_tasks(tasks, actor.user)))]
 
 
@@ -324,7 +319,7 @@ def _require_permissions(actor: Actor) -> None:
 
 
 def _print_enqueued(command: BaseCommand, outputs: Sequence[EnqueuedPrinted], maximum: int | None) -> None:
-    """Print the first ``maximum`` tasks (None means all) as a table, and a note if there are more."""
+    """Print the first ``maximum`` tasks (None means all), and a note if there are more."""
     cells = [
         (
             task_output.id,
@@ -348,10 +343,7 @@ def _print_enqueued(command: BaseCommand, outputs: Sequence[EnqueuedPrinted], ma
 
 
 def _open_enqueued(status: str | None, queue: str | None, task: str | None, size: int) -> Iterator[EnqueuedPrinted]:
-    """Yield the tasks that have not ended, newest first, reading ``size`` rows at a time.
-
-    ``task`` is the dotted path of a function. A filter that is None does not count.
-    """
+    """Yield tasks that have not ended, newest first, reading ``size`` rows at a time."""
     # An open task never has these statuses, so its table need not be read.
     if status in ("FAILED", "SUCCESSFUL"):
         return
@@ -377,10 +369,7 @@ def _open_enqueued(status: str | None, queue: str | None, task: str | None, size
 
 
 def _finished_tasks(status: str | None, queue: str | None, task: str | None, size: int) -> Iterator[EnqueuedPrinted]:
-    """Yield the tasks that have ended, newest first, reading ``size`` rows at a time.
-
-    ``task`` is the dotted path of a function. A filter that is None does not count.
-    """
+    """Yield tasks that have ended, newest first, reading ``size`` rows at a time."""
     # As above, for ended tasks.
     if status in ("READY", "RUNNING"):
         return

@@ -219,7 +219,6 @@ class WorkerCommand:
 
 
 def _describe(loop: WorkerLoop, queue_names: Sequence[str], metrics_address: str | None, *, burst: bool) -> str:
-    """Return what a worker does, in words: its classes, its queues and where it looks for work."""
     text = f"{describe_classes()}, queues {', '.join(queue_names)}"
     if loop.cluster is not None and not burst:
         text += f", {'tables and ' if loop.polls_tables else ''}cluster at {cluster_address()}"
@@ -229,7 +228,7 @@ def _describe(loop: WorkerLoop, queue_names: Sequence[str], metrics_address: str
 
 
 def _check_backend(backend: str | None, *, burst: bool) -> None:
-    """Raise ``CommandError`` for a cluster that the project does not use, or that would be polled until it is idle."""
+    """Raise ``CommandError`` for a cluster that is not used, or would be polled until it is idle."""
     if backend != TEMPORAL:
         return
     if burst:
@@ -245,10 +244,7 @@ def _check_backend(backend: str | None, *, burst: bool) -> None:
 
 
 def _parse_queues(command: BaseCommand, queues: str | None) -> list[str]:
-    """Return the names of the queues to poll, from the option ``--queues``; None means all queues of the project.
-
-    A warning is printed for a name that nothing in the project uses, because it may be misspelt.
-    """
+    """Return the queues to poll; None means all. Print a warning for one that nothing uses: it may be misspelt."""
     known_queues = all_queues()
     if queues is None:
         return known_queues
@@ -293,11 +289,7 @@ def _do_nothing() -> None:
 
 
 def _log_to_console(command: BaseCommand, verbosity: int, *, json: bool) -> None:
-    """Let the log of this package go to the console, unless the project has configured logging.
-
-    With ``json``, each record is a line of JSON on the standard output. With a ``verbosity`` above 1, records of the
-    level INFO are included.
-    """
+    """Let this package's log go to the console, unless the project has configured logging."""
     logger = logging.getLogger("temporalex_django")
     if not logger.hasHandlers():
         handler = JsonLogHandler(command) if json else logging.StreamHandler()

@@ -101,7 +101,7 @@ class TaskMail:
             )
 
     def _try(self, task: HumanTask, user: Any, deadline: float) -> bool:
-        """Send mail to a user who may decide the task, and return False if that fails or the time is over."""
+        """Mail a user who may decide the task, and return False if that fails or the time is over."""
         if time.monotonic() > deadline:
             return False
         try:
@@ -152,10 +152,7 @@ def _names_of_kind(kind: str, candidates: Iterable[str]) -> list[str]:
 
 
 def _user_ids_with_permission(permission: str) -> list[Any]:
-    """Return the primary keys of users who have the permission, without superusers.
-
-    Authentication backends of the project that cannot list users by permission are left out.
-    """
+    """Return keys of users, without superusers. Backends that cannot list users are left out."""
     user_ids: list[Any] = []
     for backend in get_backends():
         with_perm = getattr(backend, "with_perm", None)
@@ -206,10 +203,9 @@ def read_token(token: str, *, lifetime: timedelta = LINK_LIFETIME) -> tuple[Pers
 
 
 def _session_fingerprints(user: Any) -> Iterator[str]:
-    """Yield texts that change when the user changes their password, made with each of the keys of the project.
+    """Yield texts that change with the password, by each key of the project.
 
-    Tokens of links contain the first one, so such a change makes them invalid. The others are those of
-    ``SECRET_KEY_FALLBACKS``, with which older links were made.
+    Links contain the first one, so a new password ends them. Older links have those of ``SECRET_KEY_FALLBACKS``.
     """
     # Django's own session hash: what ends the sessions of a user ends their links too. A user model may lack it.
     get_hash = getattr(user, "get_session_auth_hash", None)

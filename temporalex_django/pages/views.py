@@ -137,12 +137,7 @@ def link_page(request: HttpRequest, token: str) -> HttpResponse:
 def _task_response(
     request: HttpRequest, task: HumanTask, actor: Actor, *, page_address: str, inbox_address: str
 ) -> HttpResponse:
-    """Return the response to a GET or POST of the page of a human task.
-
-    ``page_address`` is the URL of that page, and ``inbox_address`` that of the inbox, or empty. After a POST that was
-    done, the response redirects to the page. If the operation was refused, the response is the page with the reason,
-    and status 409.
-    """
+    """Redirect after a POST that was done; if it was refused, return the page with the reason, and status 409."""
     message, form, status = "", None, 200
     if request.method == "POST":
         try:
@@ -164,11 +159,7 @@ def _task_response(
 
 
 def _handle_post(request: HttpRequest, task: HumanTask, actor: Actor) -> tuple[str, DecisionForm | None]:
-    """Claim, release or decide the human task, as the data of the POST say.
-
-    Returns ``(name of the operation, None)``, or ``("", form)`` with a form that shows its errors. Raises
-    ``TemporalexError`` if the operation is refused.
-    """
+    """Return ``(operation, None)``, or ``("", form)`` with errors. Raises ``TemporalexError`` if it is refused."""
     if (action := _ACTIONS.get(request.POST.get("do", ""))) is not None:
         action(task, by=actor).execute()
         return action.name, None
@@ -186,12 +177,7 @@ def _render_task(
     status: int,
     inbox_address: str,
 ) -> HttpResponse:
-    """Render the page of a human task.
-
-    ``form`` is a form that was posted and has errors; None makes a new one, if the user may decide the task.
-    ``message`` is the error of an operation that was refused, or empty. ``inbox_address`` is the URL of the inbox, or
-    empty for a visitor who came by a link.
-    """
+    """Render the page. ``form`` has errors of a POST; None makes a new one, if the user may decide the task."""
     assert actor.user is not None
     (redacted_task,) = redact_tasks(operations.mark_nobody_left(task), actor.user)
     why_not = operations.why_not(task, actor.user)
@@ -221,10 +207,7 @@ def _render_task(
 
 
 def _refuse(actor: Actor, task: HumanTask) -> NoReturn:
-    """Raise ``PermissionDenied`` because the user of a link may no longer see the human task.
-
-    The audit log records the refusal.
-    """
+    """Raise ``PermissionDenied`` for the user of a link who may see the task no longer, and audit that."""
     reason = _("You may not decide this any more.")
     audit.record_denial(actor, Decide.name, reason, run=task.run, message=task.key)
     raise PermissionDenied(reason)

@@ -73,7 +73,7 @@ def diagnose(project: ProjectView, *, now: datetime) -> list[Diagnosis]:
 
 
 def _setup_diagnoses(project: ProjectView) -> Iterator[Diagnosis]:
-    """Yield problems of settings, database, tables and system checks. Nothing works until they are solved."""
+    """Yield problems of settings, database, tables and checks. Nothing works until they are solved."""
     for problem in project.wrong_settings:
         next_step = _("Correct TEMPORALEX in the settings: docs/reference/settings.md lists all names.")
         yield Diagnosis(severity="error", code="settings", text=problem, next_step=next_step)
@@ -103,10 +103,7 @@ def _check_diagnosis(check: FailedCheck) -> Diagnosis:
 
 
 def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Yield problems of the workers, and the due runs that no worker takes.
-
-    If no worker is active, only that is reported, and not the due runs that follow from it.
-    """
+    """Yield problems of workers, and due runs that nobody takes. If no worker is active, only that is reported."""
     if not project.active_workers:
         # The project may run a django-q2 cluster and believe that it is a worker: say first why it is none.
         yield from (_check_diagnosis(check) for check in project.checks if check.id in _CLUSTER_CHECKS)
@@ -192,7 +189,7 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
 
 
 def _count_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Yield a diagnosis if fewer workers are alive than the project expects; it names those that were lost."""
+    """Yield a diagnosis if fewer workers live than the project expects; it names lost ones."""
     count, expected = len(project.active_workers), project.expected_workers
     if expected is None or count >= expected:
         return
@@ -216,10 +213,7 @@ def _count_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]
 
 
 def _switch_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Yield a diagnosis for each queue and activity that is switched off.
-
-    Workflow classes that are off are reported by ``_stopped_diagnoses``, with the runs that wait for them.
-    """
+    """Yield queues and activities that are switched off; ``_stopped_diagnoses`` reports classes."""
     for switch in project.switches:
         # A class that is off matters only if it has runs, and they are reported as blocked with the code switched_off.
         if switch.kind != "workflow":
@@ -277,7 +271,6 @@ def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
 
 
 def _undecidable_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Yield diagnoses of human tasks that nobody may decide."""
     for group in project.undecidable_tasks:
         text = ngettext(
             "%(count)d human task of %(workflow)s has been waiting since %(since)s, but nobody may decide it, "
@@ -314,7 +307,7 @@ def _undecidable_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diag
 
 
 def _outgoing_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Yield a diagnosis for each destination that does not get its messages, or that has refused some."""
+    """Yield a diagnosis for each destination that does not get its messages, or has refused some."""
     for group in project.outgoing_messages:
         words: dict[str, object] = {
             "count": group.count,
@@ -340,7 +333,7 @@ def _outgoing_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnos
 
 
 def _cluster_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Yield diagnoses of a Temporal cluster: it does not answer, nobody polls it or compares its runs, or its clock."""
+    """Yield that a cluster does not answer, nobody polls it or compares its runs, or its clock is wrong."""
     cluster = project.cluster
     if cluster is None:
         return
@@ -372,7 +365,6 @@ def _cluster_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
 
 
 def _overdue_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Yield a diagnosis for each workflow class whose human tasks were not decided in time."""
     for group in project.overdue_tasks:
         text = ngettext(
             "%(count)d human task of %(workflow)s has been overdue since %(since)s.",
@@ -434,7 +426,6 @@ def _stopped_diagnoses(project: ProjectView) -> Iterator[Diagnosis]:
 
 
 def _unclaimed_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
-    """Yield diagnoses of activities that no worker takes."""
     for task in project.unclaimed_activities:
         # A switch is the cause here, not a missing worker.
         if project.is_switched_off("queue", task.queue) or project.is_switched_off("activity", task.activity):

@@ -98,7 +98,7 @@ def localize_times(text: str, now: datetime) -> str:
 
 
 def _format_date(local: datetime, today: datetime) -> str:
-    """Return the date of ``local``, without the year if it is the year of ``today``."""
+    """Return the date, without the year if it is the year of ``today``."""
     if local.year == today.year:
         return formats.date_format(local, "j M")
     return formats.date_format(local, "j M Y")

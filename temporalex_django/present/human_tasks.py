@@ -128,7 +128,6 @@ def _question_sentence(task: TaskView) -> str:
 
 
 def _ending_sentence(task: TaskView, closed_at: datetime, now: datetime) -> str:
-    """Return the sentence about the end of a closed human task."""
     words = {"who": task.decided_by, "outcome": task.outcome, "at": format_at(closed_at, now)}
     match task.ending:
         case "decided" if task.decided_by:

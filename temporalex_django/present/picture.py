@@ -153,10 +153,7 @@ def draw_picture(titles: Sequence[str], arrows: Iterable[Arrow], states: Mapping
 
 
 def _assign_layers(count: int, arrows: Sequence[Arrow]) -> list[int]:
-    """Return the layer of each of ``count`` steps: one below the lowest of the steps that lead to it, or 0.
-
-    The steps are numbered in topological order. Layer 0 is at the top.
-    """
+    """Return the layer of each step: one below the lowest that leads to it. Layer 0 is at the top."""
     layers = [0] * count
     # Steps come in topological order, so the layer of a source is final before its arrows are followed.
     for arrow in sorted(arrows, key=lambda edge: edge.source):
@@ -165,10 +162,7 @@ def _assign_layers(count: int, arrows: Sequence[Arrow]) -> list[int]:
 
 
 def _build_route(arrow: Arrow, nodes: list[_Node]) -> list[int]:
-    """Return the indexes of the nodes that an arrow connects, from its source to its target.
-
-    A node is appended to ``nodes`` for each layer between them. The neighbours of all these nodes are set.
-    """
+    """Return the nodes of an arrow as indexes. Append one to ``nodes`` for each layer between its ends."""
     route = [arrow.source]
     for layer in range(nodes[arrow.source].layer + 1, nodes[arrow.target].layer):
         # A long arrow takes part in the ordering of every layer that it passes: otherwise it would run through boxes.
@@ -182,11 +176,7 @@ def _build_route(arrow: Arrow, nodes: list[_Node]) -> list[int]:
 
 
 def _order_rows(rows: Mapping[int, list[int]], nodes: Sequence[_Node]) -> None:
-    """Sort the nodes in each layer of the drawing so that few arrows cross.
-
-    ``rows`` has the indexes of the nodes in each layer; its lists are sorted in place. A node moves to the middle of
-    its neighbours; this is repeated a few times, down and up the layers.
-    """
+    """Sort the nodes in each layer so that few arrows cross: each moves to the middle of its neighbours."""
     # The barycenter heuristic of layered drawings: a few sweeps come close to the fewest crossings.
     positions = {index: float(n) for row in rows.values() for n, index in enumerate(row)}
     for sweep in range(_SWEEPS):
@@ -221,10 +211,7 @@ def _position_rows(rows: Mapping[int, list[int]], nodes: Sequence[_Node]) -> flo
 def _make_room_for_labels(
     arrows: Sequence[Arrow], routes: Sequence[Sequence[int]], nodes: Sequence[_Node], width: float
 ) -> float:
-    """Return the width of the drawing with the labels of its arrows; ``width`` is the width without labels.
-
-    All nodes are moved to the right if a label would begin outside of the drawing.
-    """
+    """Return the width with labels, and move all nodes if one would begin outside of the drawing."""
     middles = [_label_position(route, nodes)[0] for route in routes]
     halves = [len(arrow.label) * _LETTER_WIDTH / 2 for arrow in arrows]
     overhang = max((half - middle for middle, half in zip(middles, halves, strict=True)), default=0.0)
@@ -236,7 +223,7 @@ def _make_room_for_labels(
 
 
 def _label_position(route: Sequence[int], nodes: Sequence[_Node]) -> tuple[float, float]:
-    """Return the position (x, y) of the label of an arrow, which lies on the first part of its route."""
+    """Return ``(x, y)`` of an arrow's label, which lies on the first part of its route."""
     start, end = nodes[route[0]], nodes[route[1]]
     is_late = len(start.below) >= len(end.above)
     part_x, part_y = (_LABEL_X, _LABEL_Y) if is_late else (1 - _LABEL_X, 1 - _LABEL_Y)
@@ -251,10 +238,6 @@ def _layer_y(layer: int) -> float:
 
 
 def _draw_line(arrow: Arrow, route: Sequence[int], nodes: Sequence[_Node], states: Mapping[int, str]) -> Line:
-    """Return the line in the drawing for a transition.
-
-    ``route`` has the indexes of the nodes through which the line goes. ``states`` has the states of steps by number.
-    """
     centers = [nodes[index].center_x for index in route]
     label_x, label_y = _label_position(route, nodes)
     y = _layer_y(nodes[route[0]].layer) + HEIGHT

@@ -69,10 +69,7 @@ def error_text(activity_view: ActivityView) -> str:
 
 
 def _retry_later_text(failure: AttemptFailure, words: Mapping[str, object]) -> str:
-    """Return the sentence about an activity that asked for a later attempt, with its reason if the reader may see it.
-
-    ``words`` has the name of the activity and the time of the attempt, which fill the gaps in the text.
-    """
+    """Return the sentence about a later attempt, with its reason if the reader may see it."""
     reason = _first_line(failure.message)
     if not reason:
         return _("%(activity)s asked to be retried later (%(last)s).") % words
@@ -274,7 +271,7 @@ def missing_step(code: str, lacks: str) -> str:
 
 
 def _cause_sentence(blocked: BlockedView, words: dict[str, object]) -> str:
-    """Return the sentence that says since when and why a run is blocked. ``words`` fill the gaps in the text."""
+    """Return the sentence that says since when and why a run is blocked."""
     if blocked.code == "crash":
         return _("Blocked since %(since)s: %(error)s.") % words
     if blocked.code == _SWITCHED_OFF:
@@ -342,7 +339,7 @@ def unstopped_text(kind: str) -> str:
 
 
 def _held_sentence(switch: SwitchView, until: datetime, *, now: datetime) -> str:
-    """Return the sentences about activities of a queue that are kept back: until when, who asked for that, and why."""
+    """Return until when activities of a queue are kept back, who asked for that, and why."""
     words = {
         "queue": switch.name, "key": switch.key, "at": format_at(until, now), "who": switch.actor,
         "reason": _first_line(switch.reason),
@@ -372,7 +369,7 @@ def paused_sentence(pause: PausedView, *, now: datetime) -> str:
 
 
 def _first_line(text: str) -> str:
-    """Return the first line of a text that is not blank, without a period at its end, and not endless."""
+    """Return the first line that is not blank, without a period at its end, and not endless."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "").rstrip(".")
     return line if len(line) <= MAX_LENGTH else f"{line[: MAX_LENGTH - 1]}…"
 
@@ -418,7 +415,6 @@ def count_text(group: FailureGroup) -> str:
 
 
 def _group_text(group: FailureGroup, now: datetime) -> str:
-    """Return the sentences about the number and the cause of the failures."""
     words = {
         "count": count_text(group),
         "workflow": group.workflow,
@@ -472,7 +468,7 @@ def _group_text(group: FailureGroup, now: datetime) -> str:
 
 
 def _times_text(group: FailureGroup, now: datetime) -> str:
-    """Return the sentences about the last failure and the next attempt of several; that of one is on its page."""
+    """Return the sentences about the times of several failures; one failure has them on its page."""
     if group.count < 2 or group.last is None or group.kind == "dead_letter":
         return ""
     words = {"last": format_at(group.last, now)}

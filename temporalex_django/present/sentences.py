@@ -70,7 +70,6 @@ def _continued_sentence(run: RunView, words: dict[str, object]) -> str:
 
 
 def _failed_sentence(run: RunView, words: dict[str, object]) -> str:
-    """Return the sentence about a failed run. ``words`` fill the gaps in the text."""
     end = run.end
     # A single attempt is the normal case, and is not worth a count.
     if end.failed_title and end.attempts > 1:
@@ -83,7 +82,6 @@ def _failed_sentence(run: RunView, words: dict[str, object]) -> str:
 
 
 def _cancelled_sentence(run: RunView, words: dict[str, object]) -> str:
-    """Return the sentence about a cancelled run. ``words`` fill the gaps in the text."""
     if run.started_at is None:
         return _cancelled_early_sentence(run, words)
     # Code may cancel a run, too: then there is no actor.
@@ -97,7 +95,6 @@ def _cancelled_sentence(run: RunView, words: dict[str, object]) -> str:
 
 
 def _cancelled_early_sentence(run: RunView, words: dict[str, object]) -> str:
-    """Return the sentence about a run that was cancelled before it began. ``words`` fill the gaps in the text."""
     if run.end.actor and run.end.reason:
         return _("Cancelled by %(who)s %(at)s, before it began: %(reason)s.") % words
     if run.end.actor:
@@ -108,7 +105,6 @@ def _cancelled_early_sentence(run: RunView, words: dict[str, object]) -> str:
 
 
 def _terminated_sentence(run: RunView, words: dict[str, object]) -> str:
-    """Return the sentence about a terminated run. ``words`` fill the gaps in the text."""
     if run.end.actor and run.end.reason:
         return _("Terminated by %(who)s %(at)s: %(reason)s. No cleanup ran.") % words
     if run.end.actor:
@@ -192,7 +188,7 @@ def _state_summary(run: RunView, now: datetime) -> Summary:
 
 
 def _open_summary(run: RunView, now: datetime) -> Summary:
-    """Return the summary of an open run that has started and is neither blocked, paused nor switched off."""
+    """Return the summary of a started run that is neither blocked, paused nor switched off."""
     if run.due_since is not None and run.workers is not None and (due_summary := _due_summary(run, run.due_since, now)):
         return due_summary
     # A wait of the kind other has no name that means something to people.
@@ -213,10 +209,7 @@ def _open_summary(run: RunView, now: datetime) -> Summary:
 
 
 def _due_summary(run: RunView, since: datetime, now: datetime) -> Summary | None:
-    """Return the summary of a run that has been due since ``since`` and that no worker has taken.
-
-    Return None while that is too short to mention: a live worker takes due work within seconds.
-    """
+    """Return None while the time is too short to mention: a live worker takes due work within seconds."""
     assert run.workers is not None
     words = {"since": format_time(since, now), "span": format_duration(now - since), "missing": run.workers.missing}
     # A worker may need a moment for what has just become due.
@@ -253,7 +246,6 @@ def _unstarted_summary(run: RunView, now: datetime) -> Summary:
 
 
 def _future_summary(run: RunView, begin: datetime, now: datetime) -> Summary:
-    """Return the summary of a run that begins later, at ``begin``."""
     text = _("Starts %(at)s.") % {"at": format_at(begin, now)}
     if run.start_limit is not None:
         count, seconds = run.start_limit
@@ -273,7 +265,7 @@ def _future_summary(run: RunView, begin: datetime, now: datetime) -> Summary:
 
 
 def _activity_summary(activity_view: ActivityView, now: datetime) -> Summary:
-    """Return the summary of a run that waits for one activity and nothing else: how far that activity is."""
+    """Return the summary of a run that waits for one activity and nothing else."""
     state = problems.activity_state(activity_view, now)
     if state == "failing":
         text, until = problems.failing_sentence(activity_view, now), activity_view.activity.next_try
@@ -328,10 +320,7 @@ def _failing_since(activity_view: ActivityView) -> datetime | None:
 
 
 def _wait_summary(wait: WaitView, now: datetime, *, may_decide: bool) -> Summary:
-    """Return the summary of a run that waits for one thing: a timer, a child, a message, a decision or a condition.
-
-    ``may_decide`` is True if the reader may decide it.
-    """
+    """Return the summary of a run that waits for one thing, which is no activity."""
     # The summary of the child is quoted as it is, with its own times.
     if wait.kind == "child":
         text = _child_sentence(wait)
@@ -346,7 +335,7 @@ def _wait_summary(wait: WaitView, now: datetime, *, may_decide: bool) -> Summary
 
 
 def _timer_sentence(wait: WaitView, now: datetime) -> str:
-    """Return the sentence about a run that waits only for a timer: until when, and what its code does then."""
+    """Return until when a run sleeps, and what its code does then."""
     until = "?"
     if wait.until is not None:
         until = format_time(wait.until, now)
@@ -363,7 +352,7 @@ def _child_sentence(wait: WaitView) -> str:
 
 
 def _decision_sentence(wait: WaitView, now: datetime) -> str:
-    """Return the sentences about a run that waits for a decision, or for an event of a step."""
+    """Return the sentences about a wait for a decision, or for an event of a step."""
     since = "?"
     if wait.since is not None:
         since = format_time(wait.since, now)
@@ -379,7 +368,7 @@ def _decision_sentence(wait: WaitView, now: datetime) -> str:
 
 
 def _phase_sentence(wait: WaitView, now: datetime) -> str:
-    """Return the sentence about a wait for messages, with the title of the phase if the code declares one."""
+    """Return the sentence about a wait for messages, with the phase's title if the code has one."""
     since = wait.since or now
     words = {
         "title": capitalize(wait.title), "messages": _awaited_text(wait), "since": format_time(since, now), "span": format_duration(now - since),
@@ -406,10 +395,7 @@ def _awaited_text(wait: WaitView) -> str:
 
 
 def _several_summary(run: RunView, waits: list[WaitView], count: int, now: datetime) -> Summary:
-    """Return the summary of a run that waits for ``count`` things, of which a few are named.
-
-    ``waits`` has the things that are not activities: timers, children, messages and so on.
-    """
+    """Return the summary of a run that waits for ``count`` things, of which a few are named."""
     texts = [*_short_texts(run, waits, now)]
     # Troubled things come first, so the names that fit are the ones to look at.
     named_texts = [text for _trouble, text in texts[:_MAX_NAMES]]
@@ -425,10 +411,7 @@ def _several_summary(run: RunView, waits: list[WaitView], count: int, now: datet
 
 
 def _short_texts(run: RunView, waits: list[WaitView], now: datetime) -> Iterator[tuple[bool, str]]:
-    """Yield ``(trouble, text)`` for each thing that a run waits for: if a person should look at it, and a short text.
-
-    Things to look at come first.
-    """
+    """Yield ``(trouble, text)`` for each thing that a run waits for, things to look at first."""
     texts = [problems.short_activity(activity_view, now) for activity_view in run.activities]
     texts += [(False, _short_wait(wait, now)) for wait in waits]
     # The sort is stable: within each group the things keep the order in which the code waits for them.
@@ -436,7 +419,6 @@ def _short_texts(run: RunView, waits: list[WaitView], now: datetime) -> Iterator
 
 
 def _short_wait(wait: WaitView, now: datetime) -> str:
-    """Return a few words about a wait, for a list of the things that a run waits for."""
     words = {
         "title": wait.noun or wait.title,
         "events": join_with_or(wait.messages),

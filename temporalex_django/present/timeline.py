@@ -167,10 +167,7 @@ def build_rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
 
 
 def _resume_rows(rows_by_key: dict[tuple[str, Any], TimelineRow], event: HistoryEvent) -> None:
-    """Let the activities that were open in a copied history begin at ``event``, which marks the end of the copy.
-
-    A reset or fork schedules them again, so the time before belongs to the run from which they were copied.
-    """
+    """Let copied open activities begin at ``event``: a reset or fork schedules them again."""
     for key, row in rows_by_key.items():
         if row.state == "open" and row.kind == "activity":
             rows_by_key[key] = replace(row, began=event.at)
@@ -179,10 +176,7 @@ def _resume_rows(rows_by_key: dict[tuple[str, Any], TimelineRow], event: History
 def _close_rows(
     rows_by_key: dict[tuple[str, Any], TimelineRow], event: HistoryEvent, attributes: Mapping[str, Any]
 ) -> None:
-    """End the rows of the timeline that are still open at ``event``, which closes the run, and mark unread signals.
-
-    ``rows_by_key`` has the rows so far and is changed in place; ``attributes`` are those of the event.
-    """
+    """End the open rows at ``event``, which closes the run, and mark unread signals."""
     for key, row in rows_by_key.items():
         if row.state == "open" and row.kind == "run":
             rows_by_key[key] = replace(row, state="done", ended=event.at)
@@ -194,10 +188,7 @@ def _close_rows(
 
 
 def _mark_unread(rows_by_key: dict[tuple[str, Any], TimelineRow], name: str) -> None:
-    """Mark the last signal of that name that is not marked yet as unread.
-
-    Code consumes signals in their order, so those that it has not consumed are the last ones.
-    """
+    """Mark the last unmarked signal of the name: code consumes signals in order, so the last ones are unread."""
     for key, row in reversed(rows_by_key.items()):
         if (row.kind, row.name, row.state) == ("signal", name, "taken"):
             rows_by_key[key] = replace(row, state="unread")
@@ -205,10 +196,7 @@ def _mark_unread(rows_by_key: dict[tuple[str, Any], TimelineRow], name: str) -> 
 
 
 def _new_row(event: HistoryEvent, kind: str, name: str, attributes: Mapping[str, Any], **fields: Any) -> TimelineRow:
-    """Return the row that begins with ``event``.
-
-    ``fields`` are further fields of the row; its state is "open" by default.
-    """
+    """Return the row that begins with ``event``; its state is "open" by default."""
     row_fields: dict[str, Any] = {"state": "open", **fields}
     return TimelineRow(
         kind=kind, name=name, number=event.number, last=event.number, activation=event.activation, began=event.at,
@@ -217,7 +205,7 @@ def _new_row(event: HistoryEvent, kind: str, name: str, attributes: Mapping[str,
 
 
 def _opening_row(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
-    """Return the row of an activity, timer, child or message to another run, from its first event."""
+    """Return the row of an activity, timer, child or message to another run."""
     kind = KINDS[event.kind].thing or ""
     name = attributes.get("activity") or attributes.get("workflow") or attributes.get("name") or ""
     if kind == "timer":
@@ -237,10 +225,7 @@ def _end_row(
     event: HistoryEvent,
     attributes: Mapping[str, Any],
 ) -> None:
-    """Give a row of the timeline the end that ``event`` reports, or add a row if its first event is missing.
-
-    ``key`` is the key of the row in ``rows_by_key``, which is changed in place; ``attributes`` are those of the event.
-    """
+    """End a row, or add one if its first event is missing."""
     event_kind = KINDS[event.kind]
     state = event_kind.ends_as or ""
     earlier_row = rows_by_key.get(key)
@@ -260,7 +245,7 @@ def _end_row(
 
 
 def _single_event_row(event: HistoryEvent, attributes: Mapping[str, Any]) -> TimelineRow:
-    """Return the row of the timeline for an event that neither begins nor ends another row, such as a signal."""
+    """Return the row of an event that neither begins nor ends another row, such as a signal."""
     match event.kind:
         # A resume or a decision of a human task is recorded as a signal that no code can send.
         case "SignalReceived" if attributes.get("name") == RECORDED_AS:
@@ -303,7 +288,7 @@ def _person_name(person: object) -> str:
 
 
 def _error_text(attributes: Mapping[str, Any]) -> str:
-    """Return the text of the error or the reason in the attributes of an event; empty if there is none."""
+    """Return the text of the error or the reason; empty if there is none."""
     kind, message = attributes.get("type"), attributes.get("message")
     if message and kind:
         return f"{kind}: {message}"
@@ -315,7 +300,6 @@ def _error_text(attributes: Mapping[str, Any]) -> str:
 
 
 def _activity_text(row: TimelineRow, words: dict[str, Any]) -> str:
-    """Return the line of the timeline about an activity. ``words`` fill the gaps in the text."""
     if row.state in ("open", "cancelled", "dropped"):
         texts = {
             "open": _("%(title)s: since %(began)s"),
@@ -342,7 +326,6 @@ def _activity_text(row: TimelineRow, words: dict[str, Any]) -> str:
 
 
 def _timer_text(row: TimelineRow, words: dict[str, Any]) -> str:
-    """Return the line of the timeline about a timer. ``words`` fill the gaps in the text."""
     if row.state == "fired" and row.who:
         return _("Timer: due %(due)s, fired by %(who)s %(at)s") % words
     if row.state == "fired":
@@ -369,7 +352,6 @@ def _external_text(row: TimelineRow, words: dict[str, Any]) -> str:
 
 
 def _update_text(row: TimelineRow, words: dict[str, Any]) -> str:
-    """Return the line of the timeline about an update. ``words`` fill the gaps in the text."""
     if row.state == "failed":
         if row.who:
             return _("Update %(name)s by %(who)s: failed: %(error)s") % words
@@ -386,7 +368,6 @@ def _update_text(row: TimelineRow, words: dict[str, Any]) -> str:
 
 
 def _signal_text(row: TimelineRow, words: dict[str, Any]) -> str:
-    """Return the line of the timeline about a signal. ``words`` fill the gaps in the text."""
     if row.state == "failed":
         return _("Signal %(name)s: its handler failed (%(error)s); the signal is kept") % words
     if row.state == "unread":

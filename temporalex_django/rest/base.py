@@ -62,10 +62,7 @@ class AuditedViewMixin(Base):
     def _actor(self) -> Actor: ...
 
     def _redactor(self, run: Instance) -> Redactor:
-        """Return the caller's redactor for the run that the response shows.
-
-        If it shows payloads, the audit log records the read when the response is sent.
-        """
+        """Return the caller's redactor. If it shows payloads, the audit log records the read with the response."""
         redactor = redactor_for(self._actor().user, run)
         if redactor.shows_payloads:
             self.disclosed_run = run
@@ -221,10 +218,7 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
     # -- the request ---------------------------------------------------------------------------------------------------
 
     def _body(self, serializer_class: type[serializers.Base] | None = None) -> dict[str, Any]:
-        """Return the validated body of the request, by field name.
-
-        ``serializer_class`` replaces the one of the contract. Raises ``ValidationError``.
-        """
+        """Return the validated body. Raises ``ValidationError``."""
         if serializer_class is None:
             assert self.contract is not None
             assert self.contract.body is not None
@@ -245,10 +239,7 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         return seconds
 
     def _text_parameter(self, name: str) -> str:
-        """Return the query parameter of that name, empty if it is missing.
-
-        Raises ``ValidationError`` for unprintable characters, which databases refuse.
-        """
+        """Return a query parameter, or "". Raises ``ValidationError`` for unprintable characters."""
         text: str = self.request.query_params.get(name, "")
         # Databases refuse NUL in a text, and answer with an error that looks like a fault of the server.
         if not text.isprintable():
@@ -256,10 +247,7 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         return text
 
     def _number_parameter(self, name: str, *, default: int, maximum: int) -> int:
-        """Return the query parameter of that name as a number, or ``default`` if it is missing.
-
-        Raises ``ValidationError`` unless it is a whole number from 0 to ``maximum``.
-        """
+        """Return a query parameter from 0 to ``maximum``. Raises ``ValidationError`` for another text."""
         text = self.request.query_params.get(name)
         if text is None:
             return default
@@ -269,11 +257,7 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         return int(text)
 
     def _page_bounds(self) -> tuple[int, int]:
-        """Return ``(after, limit)`` from the query parameters, which select a page of numbered rows.
-
-        The page begins after the row with the ``seq`` ``after``, and has at most ``limit`` rows. Raises
-        ``ValidationError`` if one of them is not a number.
-        """
+        """Return ``(after, limit)``: a page begins after the row with that ``seq``. Raises ``ValidationError``."""
         after_seq = self._number_parameter("after", default=0, maximum=2**31 - 1)
         return after_seq, self._number_parameter(
             "limit", default=DEFAULT_PAGE_ROWS, maximum=MAX_PAGE_ROWS
@@ -289,10 +273,7 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         return reverse(f"{namespace}:{url_name}" if namespace else url_name, kwargs=arguments, request=self.request)
 
     def _next_url(self, url_name: str, query: Mapping[str, Any], **arguments: str) -> str:
-        """Return the URL of the next page of a list: the route ``url_name`` with the query parameters ``query``.
-
-        ``arguments`` are the arguments of the URL itself, such as the id of the run.
-        """
+        """Return the URL of the next page; ``arguments`` are those of the URL itself."""
         return f"{self._url_for(url_name, **arguments)}?{urlencode(query)}"
 
     def _page_response(self, rendered: Sequence[Any]) -> Response:

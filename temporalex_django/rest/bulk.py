@@ -60,17 +60,13 @@ class BulkBody(serializers.ReasonBody):
 def _job_contract(
     operation: str, summary: str, answers: Mapping[int, SerializerType | None], *query: Parameter, **options: Any
 ) -> Contract:
-    """Return the contract of a method about bulk jobs: what it accepts, what it answers and which permission it needs.
-
-    ``answers`` are the serializers of the response by status, and ``options`` further fields of ``Contract``.
-    """
+    """Return a contract; ``answers`` are serializers by status, ``options`` further fields of ``Contract``."""
     return Contract(
         operation=operation, permission=StartBulk.permission, summary=summary, query=query, answers=answers, **options
     )
 
 
 def _job_action_contract(operation: str, summary: str) -> Contract:
-    """Return the contract of a REST method that stops or resumes a bulk job."""
     answers = {200: serializers.JobOut}
     return _job_contract(operation, summary, answers, body=serializers.ReasonBody, scope="act", keyed=True)
 
@@ -175,22 +171,14 @@ class BulkViewSet(IdempotentViewSet):
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     def _view_of_runs(self, action: str, inputs: Mapping[str, Any]) -> InstanceViewSet:
-        """Return the view set of runs, set up as for a request that performs ``action`` on one run.
-
-        Its queryset and its permission classes decide which runs the job may operate. ``inputs`` are those of the
-        action; for a signal, they have its name.
-        """
+        """Return the view set whose queryset and permissions restrict the runs. A signal has its name in ``inputs``."""
         action_class = STEERING.get(action)
         url_kwargs = {"name": str(inputs.get("signal"))} if action_class is None else {}
         method = action if action_class is None else "operate"
         return self.run_views(request=self.request, headers={}, action=method, kwargs=url_kwargs, steering=action_class)
 
     def _build_start(self, body: dict[str, Any], runs_view: InstanceViewSet) -> StartBulk:
-        """Return the operation that starts the bulk job; ``body`` is the validated body of the request.
-
-        ``runs_view`` is the view set of runs for this request; its queryset and permissions restrict the runs. Raises
-        ``ValidationError`` for an input that the action does not have, and for a missing one.
-        """
+        """Return the operation for the runs of ``runs_view``. Raises ``ValidationError`` for a wrong input."""
         inputs, visible_runs = body["inputs"], runs_view.get_queryset()
         # Inputs become keyword arguments, so an input named ``by`` or ``runs`` would replace what the server passes.
         if unknown := [name for name in inputs if name in _START_PARAMETERS]:

@@ -76,11 +76,7 @@ def _task_contract(
     query: tuple[Parameter, ...] = (),
     **options: Any,
 ) -> Contract:
-    """Return the contract of a REST method about human tasks.
-
-    The method needs no permission, because the candidates of a task may call it. All arguments are fields of
-    ``Contract``; ``answers`` is by default the task with status 200.
-    """
+    """Return a contract that needs no permission, because the candidates of a task may call the method."""
     answers: Mapping[int, SerializerType | None] = {200: serializers.HumanTaskDetail}
     return Contract(
         operation=operation, permission="", summary=summary, query=query, body=body, **{"answers": answers, **options}
@@ -234,10 +230,7 @@ class HumanTaskViewSet(IdempotentViewSet):
         return task
 
     def _host_runs(self) -> QuerySet[Instance] | None:
-        """Return the runs whose human tasks the project's own view set of runs allows the caller to see.
-
-        None if ``run_views`` is the view set of this package, which adds no restriction.
-        """
+        """Return the runs of the project's own view set. None: it is this package's, which adds no restriction."""
         if self.run_views is InstanceViewSet:
             return None
         return self.run_views(request=self.request, headers={}, action="retrieve", kwargs={}).get_queryset()

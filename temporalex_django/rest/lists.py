@@ -73,10 +73,7 @@ class NewestFirstPagination(CursorPagination):
         return columns(self.order)
 
     def _parse_position(self, position: str) -> UUID | datetime | str:
-        """Parse the place at which a page begins from the text in its cursor.
-
-        This is a run id, or a time if ``order`` is by time. Raises ``ValueError`` for another text.
-        """
+        """Return the run id, or the time, at which a page begins. Raises ``ValueError`` for another text."""
         is_by_id = self.order is None or columns(self.order)[0].lstrip("-") == "pk"
         if is_by_id:
             return UUID(position)
@@ -177,10 +174,7 @@ class DueFirstPages:
 
 
 def _after_position(due_at: datetime | None, opened_at: datetime, task_id: UUID) -> Q:
-    """Return the condition for human tasks that come after the task with these values in a list by due time.
-
-    ``due_at`` None means that the task is never due; such tasks come last.
-    """
+    """Return the condition for later tasks in a list by due time; those never due (None) come last."""
     is_later = Q(opened_at__gt=opened_at) | Q(opened_at=opened_at, pk__gt=task_id)
     if due_at is None:
         return Q(due_at=None) & is_later

@@ -92,11 +92,7 @@ class WorkflowViewMixin(Base):
         return super().get_exception_handler()
 
     def _run_view_response(self, method: str, request: Request, **url_kwargs: str) -> Response:
-        """Call ``method`` of the REST view set of runs with this request, and return its response.
-
-        ``workflow_ref`` says which run it is about. ``url_kwargs`` are further arguments of the method, such as a
-        message name.
-        """
+        """Call ``method`` of the REST view set of runs for the run of ``workflow_ref``."""
         # Raises 404 or 403 by the rules of the project, before anything of the run is read.
         obj = self.get_object()
         run_view = self.run_views(request=request, headers={}, action=method, addresses=self._url_for)
@@ -108,10 +104,7 @@ class WorkflowViewMixin(Base):
         return finalized
 
     def _url_for(self, url_name: str, **arguments: str) -> str:
-        """Return the URL of a route about a run as a URL below that of the project's object.
-
-        For an update it is the URL of that update, and for everything else the URL of the state.
-        """
+        """Return a URL below that of the project's object: of an update, or else of the state."""
         names = {name: value for name, value in self.kwargs.items() if name != "message"}
         if url_name == "update":
             return self.reverse_action("workflow-update", kwargs={**names, "message": arguments["name"]})

@@ -58,12 +58,10 @@ class IdempotentViewSet(ContractViewSet):
         *,
         at_once: bool = False,
     ) -> T:
-        """Call ``execute`` and return its result; if the request has a key, store the key in the same transaction.
+        """Call ``execute``, and store the request's key in the same transaction (``at_once``: before it).
 
-        ``at_once`` says that another system does the work at once: the key is then stored before it.
-
-        ``key_of_result`` takes the result and returns the id of the object that the response shows, and True if the
-        request created it. Raises ``DuplicateRequest`` instead if the request was executed before.
+        ``at_once`` means that another system does the work. ``key_of_result`` returns the id of the object that the
+        response shows, and True if it is new. Raises ``DuplicateRequest`` if the request was executed before.
         """
         if self.idempotent_request is None:
             return execute()
@@ -117,10 +115,7 @@ def translate_key_reuse(request: Request) -> Iterator[None]:
 
 
 def _request_bytes(request: Request) -> bytes:
-    """Return the method, the URL and the body of the request as bytes, to recognize a request that is sent again.
-
-    Two bodies with the same JSON give the same bytes, however they are written.
-    """
+    """Return bytes that recognize a request that is sent again. Bodies with equal JSON give equal bytes."""
     try:
         return json.dumps([request.method, request.get_full_path(), request.data], sort_keys=True).encode()
     except RecursionError:
@@ -180,10 +175,7 @@ def parse_schedule_if_match(header: str) -> list[datetime] | None:
 
 
 def _tag_content(tag: str) -> str:
-    """Return an entity tag without its quotes and without the prefix ``W/`` of a weak tag.
-
-    Weak tags are accepted because proxies that compress responses weaken tags.
-    """
+    """Return an entity tag without quotes and ``W/``: proxies that compress responses weaken tags."""
     return tag.strip().removeprefix("W/").strip('"')
 
 
@@ -200,7 +192,7 @@ def parse_if_match(header: str) -> list[RunVersion] | None:
 
 
 def _parse_etag(tag: str) -> RunVersion | None:
-    """Return the version of a run that the tag contains, or None if this package has not made the tag."""
+    """Return the version in a tag, or None if this package has not made the tag."""
     parts = _tag_content(tag).split(".")
     if len(parts) != _PART_COUNT:
         return None

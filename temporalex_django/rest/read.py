@@ -136,7 +136,7 @@ class RunReadViewSet(RunViewSet):
         return self._seq_page("events", target, events, Length("attributes"), serializers.EventOut)
 
     def _told_page(self, target: RunTarget, events: Sequence[Event]) -> Response:
-        """Return the response with a page of ``events``, the whole history of a run on a cluster."""
+        """Return a page of ``events``, the whole history of a run on a cluster."""
         after_seq, limit = self._page_bounds()
         redactor, later = self._redactor(target.row), [event for event in events if event.number > after_seq]
         rendered: Sequence[Any] = [
@@ -272,11 +272,7 @@ class RunReadViewSet(RunViewSet):
     def _seq_page(
         self, url_name: str, target: RunTarget, rows: QuerySet[Any], size: Any, serializer_class: Any
     ) -> Response:
-        """Return the response with a page of rows that belong to a run, such as events. Two reads.
-
-        The rows are sorted by ``seq``. ``url_name`` is the route of the next page. ``size`` is an expression for the
-        size of a row in bytes, by which the page is limited.
-        """
+        """Return a page of rows by ``seq``, limited by their ``size`` (an expression for bytes). Two reads."""
         after_seq, limit = self._page_bounds()
         rows = rows.filter(seq__gt=after_seq).order_by("seq")
         # The first read gets sizes alone, so that a page of large payloads is never loaded and then dropped.

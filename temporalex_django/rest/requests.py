@@ -153,11 +153,7 @@ def _status_of(exc: errors.TemporalexError) -> HTTPStatus:
 
 
 def _escape_unencodable(value: Any) -> Any:
-    """Return a copy of ``value`` in which characters that UTF-8 cannot encode are escaped.
-
-    ``value`` may consist of mappings, lists and texts. Messages of validation errors may quote lone surrogates of the
-    request.
-    """
+    """Escape characters that UTF-8 cannot encode: validation errors may quote lone surrogates."""
     if isinstance(value, Mapping):
         return {_escape_unencodable(str(name)): _escape_unencodable(member) for name, member in value.items()}
     if isinstance(value, (list, tuple)):
@@ -168,11 +164,7 @@ def _escape_unencodable(value: Any) -> Any:
 def _problem_body(
     status: HTTPStatus, *, code: str, title: str, detail: str, address: str, **extensions: Any
 ) -> dict[str, Any]:
-    """Return the body of an error response by RFC 9457.
-
-    ``code`` is the stable code of the error, ``address`` the URL of the request, and ``extensions`` are further
-    members.
-    """
+    """Return the body of an error response by RFC 9457."""
     # Texts may quote payloads of any size.
     detail = detail if len(detail) <= _MAX_DETAIL_LENGTH else f"{detail[:_MAX_DETAIL_LENGTH]}…"
     return {
@@ -303,10 +295,9 @@ def _requested_operation(view: APIView) -> Operation | None:
 
 
 def _is_step_approver(request: Request, view: APIView, operation: Operation) -> bool:
-    """Return True if the request resumes a graph and the user has the role of one of its steps.
+    """Return True if the user has the role of a step of the graph to resume, and needs no permission.
 
-    Such a user needs no permission. The result is also False if the run does not exist, so that it does not reveal
-    which runs exist.
+    The result is also False for a run that does not exist, so that it does not reveal which runs exist.
     """
     if operation.action != "resume":
         return False

@@ -93,10 +93,7 @@ class RunViewSet(IdempotentViewSet):
         return all(permission.has_object_permission(self.request, self, run) for permission in self.get_permissions())
 
     def _find_target(self, ref: str) -> RunTarget:
-        """Return the ``RunTarget`` for ``ref``, a run id or a business id, and check the object permissions of the run.
-
-        Raises ``WorkflowNotFound`` if the run is not in ``get_queryset``, and ``PermissionDenied``.
-        """
+        """Find a run by run id or business id. Raises ``WorkflowNotFound`` and ``PermissionDenied``."""
         target = find_run(
             ref, storage=storage(), workflow=self._text_parameter("workflow") or None, visible_runs=self.get_queryset()
         )
@@ -118,11 +115,7 @@ class RunViewSet(IdempotentViewSet):
         return run
 
     def _annotate_parents(self, runs: QuerySet[Instance]) -> QuerySet[Instance]:
-        """Annotate runs with ``parent_there``: True if the caller may see the run that started this one.
-
-        The response hides the id of a parent that they may not see. Nothing is annotated if the caller may see all
-        runs.
-        """
+        """Annotate ``parent_there``, True if the caller may see the parent; nothing if they may see all runs."""
         visible_runs = self.get_queryset()
         # Without a restriction every parent exists, which saves a subquery for each row.
         if is_unfiltered(visible_runs):
@@ -132,10 +125,7 @@ class RunViewSet(IdempotentViewSet):
     def _run_response(
         self, target: RunTarget, *, status: int = 200, headers: Mapping[str, str] | None = None
     ) -> Response:
-        """Return the response that shows a run, with its ``ETag``.
-
-        A caller who may not look at the run gets only its ids and its URL.
-        """
+        """Return the run with its ``ETag``, or only its ids and URL if the caller may not look at it."""
         run = self._load_run(target)
         if not policy().allows(self._user, VIEW.of(run)):
             names = {"id": run.workflow_id, "run_id": str(run.pk), "url": self._url_for("instance", id=str(run.pk))}
@@ -161,18 +151,14 @@ class RunViewSet(IdempotentViewSet):
         return Response(body, status=status, headers={**(headers or {}), "ETag": tag})
 
     def _if_match_versions(self, request: Request) -> list[RunVersion] | None:
-        """Return the versions of the run that the header ``If-Match`` accepts.
-
-        If the run has another version, the operation must be refused. Returns None if there is no such header, or if it
-        is ``*``.
-        """
+        """Return the versions that ``If-Match`` accepts. None: any version (no header, or ``*``)."""
         header = request.headers.get("If-Match")
         if header is None:
             return None
         return parse_if_match(header)
 
     def _represent_page(self, runs: QuerySet[Instance], *, order: str = NEWEST_FIRST) -> list[Any]:
-        """Return the rendered runs of the requested page, in an order such as ``-started``. At most four reads."""
+        """Return the rendered runs of a page, in an order such as ``-started``. At most four reads."""
         pager = self.paginator
         assert isinstance(pager, NewestFirstPagination)
         pager.order = order
@@ -199,7 +185,6 @@ class RunViewSet(IdempotentViewSet):
         return [*serializers.InstanceOut(representations, many=True).data]
 
     def _represent(self, description: Description, run: Instance, summary: Summary, *, text: str) -> RunRepresentation:
-        """Return the ``RunRepresentation`` of a run; ``text`` is the text of its summary, in full or shortened."""
         subject = None
         if run.subject_type_id is not None:
             content_type = ContentType.objects.db_manager(storage().alias).get_for_id(run.subject_type_id)

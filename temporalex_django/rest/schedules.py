@@ -327,10 +327,7 @@ def _action_contract(
     body: SerializerType | None = serializers.ReasonBody,
     **options: Any,
 ) -> Contract:
-    """Return the contract of a method that performs an operation on a schedule.
-
-    ``answers`` are the serializers of the response by status, and ``options`` further fields of ``Contract``.
-    """
+    """Return a contract; ``answers`` are serializers by status, ``options`` further fields of ``Contract``."""
     return Contract(
         operation=action.name,
         permission=action.permission,
@@ -500,7 +497,7 @@ class ScheduleViewSet(IdempotentViewSet):
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     def _run_action(self, action: ScheduleAction[Any]) -> Response:
-        """Execute an operation on a schedule, and return the response that shows the schedule as it is afterwards."""
+        """Execute an operation, and return the response with the schedule as it is afterwards."""
 
         def execute() -> Schedule:
             action.execute()
@@ -560,10 +557,7 @@ class ScheduleSlotViewSet(ContractViewSet):
 
 
 def _key_of(row: Schedule | ScheduleSlot) -> UUID:
-    """Return the primary key of a schedule or slot as a UUID.
-
-    ``DuplicateRequest`` names the object of an earlier response by a UUID.
-    """
+    """Return the primary key as a UUID, by which ``DuplicateRequest`` names objects."""
     return UUID(int=row.pk)
 
 
@@ -574,6 +568,6 @@ def _require(row: T | None) -> T:
 
 
 def _slot_row(schedule: str, action: TriggerSchedule) -> ScheduleSlot:
-    """Trigger the schedule with the name ``schedule``, and return the row of the slot (time to fire) it made."""
+    """Trigger the schedule, and return the row of the slot that it made."""
     slot = action.execute()
     return ScheduleSlot.objects.using(storage().alias).get(schedule__name=schedule, at=slot.at)

@@ -96,7 +96,7 @@ def _query_rows(cls: type[Workflow]) -> Iterator[dict[str, Any]]:
 
 
 def _query_argument_type(fn: Callable[..., Any]) -> Any:
-    """Return the annotation of the argument of a query function, which comes after the state."""
+    """Return the annotation of a query's argument, which comes after the state."""
     parameters = [*inspect.signature(fn).parameters]
     # A query without an argument takes null alone.
     if len(parameters) > 1:
@@ -105,10 +105,7 @@ def _query_argument_type(fn: Callable[..., Any]) -> Any:
 
 
 def _event_names(cls: type[Workflow]) -> set[str]:
-    """Return the names of the events that steps of a graph class take from outside.
-
-    The set is empty for a class that is not a graph.
-    """
+    """Return the names of events that steps take from outside; none for a class that is not a graph."""
     if not issubclass(cls, GraphWorkflow):
         return set()
     return {event for step in cls.graph() if getattr(step, "waits", False) for event in step.events}

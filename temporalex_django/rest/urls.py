@@ -216,10 +216,7 @@ def routes(viewset: type[InstanceViewSet], *, bulk: type[BulkViewSet] = BulkView
 
 
 def _path_segment(action: type[OperatorRunAction[Any]]) -> str:
-    """Return the last part of the URL of an operation: its name.
-
-    If it is about a whole run, the words of the name are separated by hyphens.
-    """
+    """Return the last part of a URL. Words have hyphens between them if it is about a whole run."""
     if action.target_kind == "run":
         return action.name.replace("_", "-")
     return action.name
@@ -228,10 +225,7 @@ def _path_segment(action: type[OperatorRunAction[Any]]) -> str:
 def _build_view(
     viewset: type[ContractViewSet], actions: dict[str, str], **options: Any
 ) -> Callable[..., HttpResponseBase]:
-    """Return the view function of a route, exempt from ``ATOMIC_REQUESTS``.
-
-    A view waits for outcomes with no transaction open. ``actions`` maps HTTP methods to methods of the view set.
-    """
+    """Return a view exempt from ``ATOMIC_REQUESTS``: it waits for outcomes with no transaction open."""
     # A waiting request inside a transaction would hold its locks, and could not see what others commit.
     view: Callable[..., HttpResponseBase] = viewset.as_view({**actions}, **options)
     transaction.non_atomic_requests(using=read()[0].DATABASE)(view)  # it sets an attribute of the view

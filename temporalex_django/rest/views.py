@@ -256,10 +256,7 @@ class InstanceViewSet(RunReadViewSet):
         return self._created_response(target, is_new=is_new)
 
     def _current_target(self, target: RunTarget) -> RunTarget:
-        """Return the current run of the target's chain: the operation may have created another run, as a reset does.
-
-        A target that was found by a run id is returned as it is.
-        """
+        """Return the chain's current run, which may be new, as after a reset. A target found by a run id stays."""
         if target.pinned is not None:
             return target
         try:
@@ -268,7 +265,7 @@ class InstanceViewSet(RunReadViewSet):
             return target
 
     def _created_response(self, target: RunTarget, *, is_new: bool) -> Response:
-        """Return the response to a start: status 201 for a new run, and 200 for one that was open already."""
+        """Return status 201 for a new run, and 200 for one that was open already."""
         status = 201 if is_new else 200
         return self._run_response(
             target, status=status, headers={"Location": self._url_for("instance", id=target.workflow_id)}
@@ -293,10 +290,7 @@ class InstanceViewSet(RunReadViewSet):
         return operator_contract(self.steering)
 
     def _message_id(self, body: dict[str, Any]) -> str | None:
-        """Return the message id that the client has chosen, or None: ``id`` of the body, or the ``Idempotency-Key``.
-
-        Raises ``ValidationError`` if both are given.
-        """
+        """Return ``id`` of the body, or the ``Idempotency-Key``. Raises ``ValidationError`` for both."""
         message_id: str | None = body["id"]
         key = self.request.headers.get(IDEMPOTENCY_KEY)
         if key is not None and message_id is not None:
@@ -306,10 +300,7 @@ class InstanceViewSet(RunReadViewSet):
         return key
 
     def _pending_response(self, exc: errors.UpdateTimeout, *, target: RunTarget, name: str) -> Response:
-        """Return status 202 with the address of the outcome of the update ``name``, for which there is none yet.
-
-        Raises ``exc`` again if it is not sure that the update was stored.
-        """
+        """Return status 202 with the address of an outcome. Raises ``exc`` if the update is not surely stored."""
         # With busy and unknown the update may not be stored, so there is no address to ask at.
         if exc.code != errors.UpdateTimeout.code:
             raise exc

@@ -82,10 +82,7 @@ class DurableBackend(BaseTaskBackend):
         self.retry, self.retention = self._parse_options()
 
     def _parse_options(self) -> tuple[RetryPolicy, float | None]:
-        """Return ``(retry policy, retention)`` as ``OPTIONS`` sets them, or their defaults.
-
-        The retention is in seconds, or None to keep results for ever. Raises ``InvalidTaskBackend``.
-        """
+        """Return ``(retry policy, seconds of retention)``; None: for ever. Raises ``InvalidTaskBackend``."""
         setting_text = f"TASKS[{self.alias!r}]['OPTIONS']"
         if unknown := sorted(set(self.options) - set(_OPTIONS)):
             raise InvalidTaskBackend(
@@ -209,8 +206,5 @@ class DurableBackend(BaseTaskBackend):
 
 
 def _timing_options(task: Task[Any, Any]) -> dict[str, Any]:
-    """Return the options ``retry``, ``start_to_close`` and ``heartbeat`` of a task, by name.
-
-    Each is None if the task is no ``DurableTask``.
-    """
+    """Return the options by name, each None if the task is no ``DurableTask``."""
     return {name: getattr(task, name, None) for name in ("retry", "start_to_close", "heartbeat")}

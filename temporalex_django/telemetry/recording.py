@@ -117,12 +117,7 @@ class Recorder:
     # --- limits and errors -------------------------------------------------------------------------------------------
 
     def _limit_names(self, metric: Metric, label_values: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the label values, with ``OTHER`` for the names if the metric has reached its limit of names.
-
-        Names are the values of labels that have no fixed set of values, such as the class of a run. The limit is
-        ``MAX_NAMES`` combinations of them, and those that are known already stay. Each replacement is counted, and
-        logged once for each metric.
-        """
+        """Return ``OTHER`` for new names after ``MAX_NAMES`` sets. Count that, and log it once for each metric."""
         names = tuple([value for label, value in zip(metric.labels, label_values, strict=True) if not label.values])
         with self._lock:
             known_names = self._names.setdefault(metric, set())

@@ -78,11 +78,6 @@ def main() -> None:
 
 
 def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, Any]:
-    """Run the activity of a call and return the message for the worker: a dict with its ``result``, or with its error.
-
-    ``call`` has the name of the activity, its arguments and its context. ``calls`` says if the call was cancelled.
-    ``send`` sends a heartbeat to the worker.
-    """
     from django.db import close_old_connections  # noqa: PLC0415 - Django is set up by then
 
     from temporalex_django.authoring import activity  # noqa: PLC0415
@@ -112,7 +107,6 @@ def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, A
 
 
 def _encode_error(exc: BaseException) -> dict[str, Any]:
-    """Return the message with an error: its description, the names of its classes and its traceback."""
     from temporalex_django.core.failures import (  # noqa: PLC0415 - as above
         clean_traceback,
         describe,
@@ -134,11 +128,7 @@ def _encode_error(exc: BaseException) -> dict[str, Any]:
 
 
 def _encode_result(act: Any, value: Any) -> dict[str, Any]:
-    """Return the message with the value of an activity: ``{"result": plain data}``, or ``{"unfit": reason}``.
-
-    ``act`` is the activity that returned ``value``. A value that would be read back as a different one cannot be
-    stored. Only this process can compare both.
-    """
+    """Return a message, ``unfit`` if the value would be read back differently: only this process can compare."""
     from temporalex_django.core.payloads.round_trip import encode_lossless  # noqa: PLC0415 - as above
     from temporalex_django.errors import PayloadError  # noqa: PLC0415
 

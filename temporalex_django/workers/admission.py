@@ -73,7 +73,7 @@ class Admission:
 
     @property
     def _activity_queues(self) -> Sequence[str]:
-        """The queues whose activities the worker may claim: neither switched off nor held as a whole by an activity."""
+        """Return the queues that are neither switched off nor held as a whole by an activity."""
         held_queues = self.switches.held_queues
         if held_queues:
             return [queue for queue in self.queues if queue not in held_queues]
@@ -107,18 +107,16 @@ class Admission:
         return not task.is_local and task.activity in activity.limits_by_name
 
     def _is_held(self, task: NewTask | TaskState) -> bool:
-        """Return True if another activity has asked to keep back the queue or the concurrency key of this one."""
+        """Return True if another activity keeps back the queue or the concurrency key of this one."""
         if not self.switches.holds:
             return False
         return self.switches.held_until(task.queue, task.options.get("concurrency_key")) is not None
 
     def _release_held(self, tasks: list[TaskState]) -> list[TaskState]:
-        """Return those of the claimed activities that nothing keeps back.
+        """Return the claimed activities that nothing keeps back, and release the others.
 
-        An activity can ask to keep back others of its queue, or of one concurrency key in it, for a while. Such
-        activities are released. If their key is kept back, they move to partitions of their queue, where they are not
-        claimed again. An activity outside of partitions is stored without its key, so this is known only after the
-        claim.
+        If their key is held, they move to partitions, where they are not claimed again. An activity outside of
+        partitions is stored without its key, so this is known only after the claim.
         """
         held_tasks = [task for task in tasks if self._is_held(task)]
         if not held_tasks:
@@ -194,18 +192,14 @@ class Admission:
         return tasks, moved
 
     def _queues_with_limits(self) -> Sequence[str]:
-        """Return the queues whose activities are claimed under limits; all of them if some wait in partitions."""
+        """Return the queues that are claimed under limits; all of them if some activities wait in partitions."""
         if self.switches.has_partitions or self._storage.partitioned:
             return self._activity_queues
         limits = queue_limits()
         return [queue for queue in self._activity_queues if limits.get(queue, NO_LIMITS).is_limited]
 
     def _claim_queue(self, queue: str, capacity: Capacity, *, owner: int, suspects: bool) -> LimitedClaim | None:
-        """Claim activities under limits from one queue, in one transaction.
-
-        ``capacity``, ``owner`` and ``suspects`` are the arguments of ``claim``. Returns None if another worker has
-        locked a limit, so that the queue is tried next time.
-        """
+        """Claim under limits, in one transaction. None: another worker has locked a limit, so try next time."""
         try:
             return self._storage.claim_limited(
                 queue,
@@ -222,10 +216,7 @@ class Admission:
             return None
 
     def _schedule_look(self, queue: str, limited_claim: LimitedClaim, now: float) -> None:
-        """Set when a claim may look at the queue again: later if limits kept due activities waiting, else at once.
-
-        ``limited_claim`` is the outcome of the claim at the time ``now`` (``time.monotonic``).
-        """
+        """Set when to look at the queue again: later if limits kept activities waiting. ``now`` is monotonic."""
         self._next_look.pop(queue, None)
         self._full_queues.discard(queue)
         self._rate_limited_queues.discard(queue)

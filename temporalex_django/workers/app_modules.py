@@ -80,7 +80,7 @@ def unloaded_definitions() -> Iterator[UnloadedDefinition]:
 
 
 def _project_apps() -> list[AppConfig]:
-    """Return the installed apps whose code belongs to the project, as far as their paths show it."""
+    """Return the apps whose code belongs to the project, as far as their paths show it."""
     return [
         app
         for app in apps.get_app_configs()
@@ -97,7 +97,7 @@ def _is_left_out(parts: tuple[str, ...]) -> bool:
 
 
 def _definitions(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield ``(line, name, module in which it belongs)`` for each workflow class and activity in a source file."""
+    """Yield ``(line, name, module in which it belongs)`` for each workflow class and activity."""
     try:
         source = path.read_text(encoding="utf-8")
         if _MENTION not in source:
@@ -115,7 +115,7 @@ def _definitions(path: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def _last_name(node: ast.expr) -> str | None:
-    """Return the last part of a name, such as ``activity`` of ``@temporalex_django.activity(...)``, or None."""
+    """Return the last part of a name, such as ``activity`` of ``@temporalex_django.activity(...)``."""
     match node:
         case ast.Call(func=func):
             return _last_name(func)
@@ -202,10 +202,7 @@ def restart_command(command_line: Sequence[str], environment: Mapping[str, str])
 
 
 def _script_path(rest: Sequence[str]) -> str | None:
-    """Return the path of the script of a command line; empty for ``-m`` and ``-c``, None if it cannot be run again.
-
-    ``rest`` are the words behind the interpreter.
-    """
+    """Return the path of a script; empty for ``-m`` and ``-c``, None if it cannot be run again."""
     options = iter(rest)
     for option in options:
         if option in ("-m", "-c"):

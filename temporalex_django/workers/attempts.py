@@ -81,10 +81,7 @@ class Attempt:
         )
 
     def _heartbeat(self, details: Any) -> None:
-        """Keep the details of a heartbeat, encoded, until they are stored; they replace details of earlier heartbeats.
-
-        They are encoded here, so that details which cannot be stored fail the activity that sent them.
-        """
+        """Keep the latest details until they are stored. Encoded here, bad ones fail the activity that sent them."""
         if details is not None:
             label, limit = f"heartbeat details of {self.task.activity}", get_settings().MAX_PAYLOAD_BYTES
             details = encode_payload(details, description=label)
@@ -127,7 +124,7 @@ class Attempt:
             return self.failure_result(exc)
 
     def _run_guarded(self, invoke: Callable[[Callable[..., Any], Any, Any], Any]) -> TaskResult:
-        """Run the activity and return its result; ``invoke`` calls the function with its arguments. Never raises."""
+        """Run the activity and return its result. Never raises."""
         prepared = self._prepare()
         if isinstance(prepared, TaskResult):
             return prepared
@@ -149,11 +146,7 @@ class Attempt:
             return self.failure_result(exc)
 
     def _prepare(self) -> TaskResult | tuple[Activity[Any, Any], Callable[..., Any], Any, Any]:
-        """Find the code of the activity and decode its arguments.
-
-        Returns the activity, its function, the positional arguments and the keyword arguments. If that is not possible,
-        it returns the result of the attempt instead.
-        """
+        """Return the activity, its function and its decoded arguments, or the result if that is not possible."""
         task = self.task
         # A pool has recorded the start already; it counts from the thread that runs the attempt.
         self.started_at = self.started_at or time.monotonic()
@@ -174,10 +167,7 @@ class Attempt:
         return act, fn, args, kwargs
 
     def _completed_result(self, act: Activity[Any, Any], value: Any) -> TaskResult:
-        """Return the result of an attempt that returned ``value``, or a final failure if it cannot be stored.
-
-        The value is encoded here, where it is known which activity returned it.
-        """
+        """Return the result, encoded here, where its activity is known; a failure if it cannot be stored."""
         try:
             begin = self.now() - timedelta(seconds=time.monotonic() - self.started_at)
             # A success has no row of its own, so its event says when it began, and where.

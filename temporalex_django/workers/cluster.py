@@ -75,7 +75,7 @@ class ClusterPoller:
             self._compare()
 
     def _compare(self) -> None:
-        """Let one of all workers compare the rows with the cluster, in a thread that exists meanwhile. One read."""
+        """Let one of all workers compare the rows with the cluster, in a thread. One read."""
         if self._comparison is None:
             module = cluster_module("reconcile")
             hook = BackgroundHook(has_work=module.is_due, run=module.run_round)
@@ -83,7 +83,7 @@ class ClusterPoller:
         self._comparison.ensure_running()
 
     def _start(self) -> ClusterWorker | None:
-        """Start the threads. If that fails, log why and return None: the tables must not suffer. It is tried again."""
+        """Start the threads. An error is logged and tried again later: the tables must not suffer."""
         settings = get_settings()
         if time.monotonic() < self._start_again_at:
             return None

@@ -48,7 +48,7 @@ class DevelopmentWorker:
             self._stop.clear()
 
     def _run(self) -> None:
-        """Run the worker loop. Before the first ``migrate`` it waits until the database has the package's tables."""
+        """Run the worker loop. Before the first ``migrate`` it waits for the package's tables."""
         delay = 1.0
         while not self._stop.is_set():
             try:

@@ -107,7 +107,6 @@ class Listener:
             self._stop.wait(delay)
 
     def _listen(self, connection: psycopg.Connection[Any]) -> None:
-        """Listen on one connection until the listener stops: wake the worker, and send its notifications."""
         connection.execute(f"listen {CHANNEL}")
         locked_epoch: int | None = None
         while not self._stop.is_set():

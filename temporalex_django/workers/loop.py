@@ -169,7 +169,6 @@ class WorkerLoop:
         )
 
     def _wake(self) -> None:
-        """Wake the loop, because an activity has ended."""
         if not self.wake.is_set():
             self.wake.set()
 
@@ -184,7 +183,7 @@ class WorkerLoop:
             self.poll_count += 1
 
     def _publish_report(self, report: TurnReport) -> None:
-        """Send the Django signals and the notifications about a turn that was committed."""
+        """Send the Django signals and notifications about a committed turn."""
         self.turn_count += report.run_count
         send_turn_signals(report)
         process.reached("notify: before")
@@ -194,10 +193,7 @@ class WorkerLoop:
             send_notifications(report, alias=self.alias, own_queues=self.queues)
 
     def _perform(self, task: TaskState) -> TaskResult:
-        """Run an atomic activity, inside the transaction of its run, and return its result.
-
-        The crash marker names the run meanwhile, since the activity may end this process.
-        """
+        """Run an atomic activity in its run's transaction. The crash marker names the run: this process may end."""
         self.marker.record_chain(task.chain_id)  # atomic activities always belong to a run
         try:
             # Beside what may have ended a process, nothing else is to run.
@@ -242,11 +238,7 @@ class WorkerLoop:
         timeout: float | None = None,
         is_over: Callable[[], bool] | None = None,
     ) -> None:
-        """Look for work, do it and wait, again and again, until ``is_over()`` is True (None: until ``stop`` is set).
-
-        With ``until_idle`` it also ends when nothing is due. Raises ``TimeoutError`` after ``timeout`` seconds (None:
-        never).
-        """
+        """Work until ``is_over()`` (None: until ``stop``), or until nothing is due. Raises ``TimeoutError``."""
         is_over = is_over or stop.is_set
         fruitless = 0
         deadline = None
@@ -280,14 +272,11 @@ class WorkerLoop:
             self.polled_at = time.monotonic()
 
     def _has_waiting(self, due: float | None) -> bool:
-        """Return True if work waits that this worker could not take.
-
-        ``due`` is the number of seconds until work is due; None: nothing will be due.
-        """
+        """Return True if work waits that this worker could not take."""
         return due == 0.0 or self.single_runs.has_waiting or self.admission.has_waiting
 
     def _wait_for_work(self, due: float | None) -> None:
-        """Wait until the next poll or a wakeup; ``due`` is the number of seconds until work is due, or None."""
+        """Wait for the next poll or a wakeup; ``due`` is in seconds."""
         if due == 0.0:
             seconds = policy.CONTENDED_SECONDS
         else:
@@ -298,11 +287,10 @@ class WorkerLoop:
     def _try_poll(
         self, stop: threading.Event, is_over: Callable[[], bool], *, until_idle: bool
     ) -> tuple[PollResult, float | None] | None:
-        """Look for due work once and do it, while holding the lock that lets one thread at a time run turns.
+        """Do due work while holding the turn lock; return it and the seconds until something is due.
 
-        Returns the result, and the seconds until something is due. Returns None if the loop is over, or after an error
-        and a pause, which grows from error to error. With ``until_idle``, errors are raised, except the loss of the
-        connection.
+        None means that the loop is over, or an error and a growing pause. With ``until_idle``, errors are raised,
+        except the loss of the connection.
         """
         try:
             with self.handover.turn_lock:
@@ -329,14 +317,11 @@ class WorkerLoop:
 
     @property
     def _is_idle(self) -> bool:
-        """True if nothing runs here and no rate limit keeps work back."""
+        """Return True if nothing runs here and no rate limit keeps work back."""
         return not (self.pool.busy or self.handover.busy or self.admission.is_rate_limited)
 
     def _pause_after(self, result: PollResult, stop: threading.Event) -> None:
-        """Wait a moment after a poll that found work.
-
-        More work may be due soon, and can then share a transaction.
-        """
+        """Wait a moment after a poll that found work: more may be due soon and can share a transaction."""
         self._pause = policy.WRITER_PAUSE
         if self.storage.sql.writer_lock:
             stop.wait(policy.WRITER_PAUSE)
@@ -346,10 +331,6 @@ class WorkerLoop:
             self.wake.wait(policy.RESULT_WAIT)
 
     def _seconds_until_poll(self, due: float | None) -> float:
-        """Return the seconds until the next poll if nothing wakes the loop.
-
-        ``due`` is the number of seconds until work is due; None: nothing will be due.
-        """
         poll = get_settings().POLL_INTERVAL
         if self.listener is not None:
             poll *= policy.LISTENING_FACTOR if self.listener.locked else 1
@@ -389,24 +370,17 @@ class WorkerLoop:
             self._shut_down(None, hurried=True)
 
     def _fire_schedules(self) -> bool:
-        """Fire due schedules and send the outbox in this thread, as the last work; return True if there was any."""
+        """Fire schedules and send the outbox in this thread, as the last work; return True if there was any."""
         has_fired = background_hooks.run_hooks(self.alias, SCHEDULE_HOOKS)
         return (bool(due_destinations(self.storage)) and send_batch(self.alias, None)) or has_fired
 
     def _is_finished(self, fruitless: int) -> bool:
-        """Return True if nothing is due any more, or if this worker cannot take what is due.
-
-        ``fruitless`` is the number of polls in a row that took nothing. After several of them, other workers have the
-        work.
-        """
+        """Return True if nothing is due that this worker can take: after fruitless polls, others have the work."""
         has_waiting = self._has_waiting(self.poller.next_due())
         return not self.admission.is_rate_limited and (not has_waiting or fruitless > policy.FRUITLESS_POLLS)
 
     def _shut_down(self, maintenance: Maintenance | None, *, hurried: bool) -> None:
-        """Wait for activities, store their results, and give up the rest of the worker's work and its row.
-
-        ``maintenance`` is stopped, if it is not None. With ``hurried``, activities that still run are not waited for.
-        """
+        """Store results and give up all work and the row. ``hurried`` does not wait for running activities."""
         settings = get_settings()
         self.stop_deadline = time.monotonic() + settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
         if self.cluster is not None:

@@ -147,10 +147,7 @@ class Maintenance:
         self._heartbeat_at = time.monotonic()
 
     def _recover(self) -> None:
-        """Search for dead workers, and count the deaths that crash markers of this machine show; in a few tries.
-
-        Another process that does the same at that moment makes a try fail.
-        """
+        """Find dead workers and count deaths. A try fails if another process does the same at that moment."""
         self.heartbeats.clear()
         for _ in range(policy.RECOVERY_TRIES):
             try:
@@ -164,7 +161,7 @@ class Maintenance:
                 return
 
     def _run(self) -> None:
-        """Do one pass after the other until the worker stops, whatever a pass raises; the function of the thread."""
+        """Do one pass after the other until the worker stops, whatever a pass raises."""
         delay = policy.MAINTENANCE_SECONDS
         with worker_session(self.storage.alias):
             while not self._rest(delay):
@@ -183,7 +180,7 @@ class Maintenance:
                     log.error("maintenance continues after an error: %s", error_line(exc))
 
     def _rest(self, delay: float) -> bool:
-        """Wait until the next pass, and meanwhile send what notifications say is in the outbox; True after a stop."""
+        """Wait for the next pass; send the outbox meanwhile if notified. Return True after a stop."""
         deadline = time.monotonic() + delay
         while not self._stop.is_set() and (left := deadline - time.monotonic()) > 0:
             if self._outbox_event.wait(left):
@@ -235,7 +232,6 @@ class Maintenance:
             self._retention_at = time.monotonic()
 
     def _start_background_work(self) -> None:
-        """Start the threads of background work and of schedules, if there is work for them."""
         if time.monotonic() - self._background_at >= policy.BACKGROUND_SECONDS:
             self._background_at = time.monotonic()
             self.background_thread.ensure_running()
@@ -248,7 +244,7 @@ class Maintenance:
             self.alert_thread.ensure_running()
 
     def _read_switches(self) -> None:
-        """Read what is switched off, pass it to the loop and the cluster, and make runs due whose class is on again."""
+        """Read the switches for the loop and the cluster, and make runs due whose class is on again."""
         admission = self.loop.admission
         previous_switches, admission.switches = admission.switches, read_switches(self.storage.sql)
         if admission.switches != previous_switches:
@@ -265,7 +261,7 @@ class Maintenance:
                 self._switched_at = time.monotonic()
 
     def _record_metrics(self) -> None:
-        """Record the places for activities, and find out whether this process samples the metrics of the database."""
+        """Record the places for activities, and find out if this process samples the database's metrics."""
         if not recorder.is_active:
             return
         for lane, (used, free) in zip(("threads", "tasks"), self.loop.pool.slots, strict=True):
@@ -277,7 +273,7 @@ class Maintenance:
         return time.monotonic() - self._heartbeat_at >= get_settings().LEASE_SECONDS / policy.HEARTBEATS_PER_LEASE
 
     def _send_heartbeat(self) -> None:
-        """Extend the lease of the worker. If it was declared dead, give up its activities and register it anew."""
+        """Extend the lease. A worker that was declared dead gives up its activities and registers anew."""
         loop, row, started_at = self.loop, self.loop.row, time.monotonic()
         row.session_lock = self.listener is not None and self.listener.locked
         if not row.send_heartbeat(
@@ -301,10 +297,7 @@ class Maintenance:
         self._heartbeat_at = time.monotonic()
 
     def _record_heartbeats(self) -> None:
-        """Store starts and heartbeats of activities, with one statement each.
-
-        Attempts that this worker no longer owns are cancelled.
-        """
+        """Store starts and heartbeats, one statement each. Attempts that this worker lost are cancelled."""
         pool = self.loop.pool
         heartbeats = pool.heartbeats()
         started_tasks = pool.started_tasks()
@@ -322,11 +315,10 @@ class Maintenance:
                 pool.cancel(lost)
 
     def _owned_keys(self) -> set[tuple[int, int, int]]:
-        """Return the keys (task id, attempt, owner) of the attempts that this worker owns by the tables.
+        """Return ``(task id, attempt, owner)`` of owned attempts. Release unknown ones: their commit's answer was lost.
 
-        Attempts that its pool does not know are released, and not counted: they were claimed by a commit whose answer
-        was lost. But a poll in progress may have claimed an attempt a moment ago. So an attempt is released only if it
-        is still unknown after a later poll than the one that was in progress when it was first seen.
+        A poll in progress may have claimed an attempt a moment ago. So it is released only if it is still unknown after
+        a later poll than that one.
         """
         loop = self.loop
         owned = self.storage.owned_tasks(loop.row.epoch)

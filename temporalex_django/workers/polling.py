@@ -207,7 +207,7 @@ class CautiousTurns:
         return PollResult(runs=runs, tasks=len(tasks), results=len(results), rebuilding=parts.engine.rebuild_count)
 
     def _advance_runs(self) -> int:
-        """Rebuild a slice of one run and advance claimed runs, each announced; return how many were advanced."""
+        """Rebuild a slice of one run and advance claimed runs, each announced; return their number."""
         parts = self._parts
         deferred_chains = parts.engine.deferred_chains[:1]
         if deferred_chains and parts.row.announce(parts.storage, [MarkedWork("chain", deferred_chains[0])]):
@@ -253,7 +253,7 @@ class Poller:
         return result
 
     def _choose_mode(self) -> PollMode:
-        """Return the way in which to do this poll, after rebuilding runs for a moment, which needs no transaction."""
+        """Return how to poll, after rebuilding runs for a moment, which needs no transaction."""
         parts = self._parts
         if self._stores_only:
             return self._store_only
@@ -269,7 +269,7 @@ class Poller:
         return self._parts.quarantine.is_on_trial or self._parts.row.drained_at is not None
 
     def _claim_limited(self) -> int:
-        """Claim activities under limits; return how many were claimed, or moved to another partition of their queue."""
+        """Claim activities under limits; return how many were claimed, or moved to another partition."""
         parts = self._parts
         if not parts.admission.is_active or self._stores_only:
             return 0
@@ -393,10 +393,7 @@ class TaskIntake:
         return [end for end, _ in stored], [end.task.id for end, valid in stored if valid]
 
     def _store_result(self, result: TaskResult) -> tuple[TaskResult, bool] | None:
-        """Store one result, or a failure of the activity if its result cannot be stored.
-
-        Returns the result that was stored, and True if it was still valid. Returns None if it has to be tried again.
-        """
+        """Return the stored result, or a failure, and if it was valid. None: it has to be tried again."""
         task = result.task
         try:
             return result, bool(self._storage.finish_tasks([result]))
@@ -421,10 +418,7 @@ class TaskIntake:
             return None
 
     def _announce(self, results: list[TaskResult], valid_ids: list[int]) -> None:
-        """Send the Django signals about those committed results whose activity is among ``valid_ids``.
-
-        A result of an earlier attempt of the same activity, which exceeded a timeout, may be beside the valid one.
-        """
+        """Send signals about valid results. An earlier attempt that timed out may be beside the valid one."""
         latest = {result.task.id: result for result in sorted(results, key=lambda result: result.task.attempt)}
         finished_ids = set(valid_ids)
         for result in results:
@@ -494,10 +488,7 @@ class SingleRuns:
         return advanced
 
     def _advance_atomic(self, chain: UUID, *, waits: bool) -> bool:
-        """Run the due atomic activities of one run; return True if the run was advanced, or blocked.
-
-        With ``waits`` it waits for rows that others have locked.
-        """
+        """Return True if the run was advanced, or blocked. ``waits`` waits for rows that others have locked."""
         lock_timeout = 0.0
         if waits:
             lock_timeout = policy.BUSINESS_LOCK_SECONDS
@@ -511,10 +502,10 @@ class SingleRuns:
         return bool(report.run_count)
 
     def _pause_locked(self, chain: UUID, *, is_due: bool) -> None:
-        """Defer a run that needs rows which others have locked, a little longer each time; other runs come first.
+        """Defer a run that needs locked rows, a little longer each time; other runs come first.
 
-        ``is_due`` False means that the claim of this poll did not find the run. After the longest pause it is no longer
-        tracked here: another worker has done it, or a claim finds it again.
+        After the longest pause, a run that no claim found (``is_due`` False) is forgotten: another worker has done it,
+        or a claim finds it again.
         """
         longest = policy.LONGEST_LOCK_PAUSE
         if not is_due and self._pauses.get(chain, longest) >= longest:
@@ -562,5 +553,5 @@ class SingleRuns:
         return advanced
 
     def _defer_for_key(self, chain: UUID, error: BaseException) -> bool:
-        """Return True if ``error`` says that a key is missing and the run was deferred to a worker that may have it."""
+        """Return True if a key is missing and the run was deferred to a worker that may have it."""
         return isinstance(error, KeyMissing) and self._engine.defer_for_key(chain)

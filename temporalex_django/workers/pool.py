@@ -172,7 +172,6 @@ class Pool:
 
     @property
     def _async_names(self) -> Collection[str]:
-        """The names of the activities that run in the event loop."""
         return activity.async_names
 
     # --- results -----------------------------------------------------------------------------------------------------
@@ -251,7 +250,7 @@ class Pool:
             return {*self._attempts, *((r.task.id, r.task.attempt, r.task.owner or 0) for r in self._results)}
 
     def _cancel_waiting(self, waiting: list[Attempt]) -> set[tuple[int, int, int]]:
-        """Cancel attempts that have not started, and return their keys. The caller holds the lock of the pool."""
+        """Cancel unstarted attempts, and return their keys. The caller holds the lock of the pool."""
         for attempt in waiting:
             attempt.cancelled = True
             del self._attempts[attempt.key]
@@ -314,7 +313,6 @@ class Pool:
         threading.Thread(target=self._run_thread, name=f"temporalex-{self._name}", daemon=True).start()
 
     def _run_thread(self) -> None:
-        """Run one attempt after the other; the function of a thread of the pool."""
         keep_open()
         try:
             while (attempt := self._next_attempt()) is not None:
@@ -342,10 +340,7 @@ class Pool:
             self._calls.discard(call)
 
     def _next_attempt(self) -> Attempt | PooledCall | None:
-        """Wait for the next attempt or call of this thread and return it, or None to end the thread.
-
-        A thread that finds none for a moment closes its connections.
-        """
+        """Wait for work; None ends the thread. A thread that finds none for a moment closes its connections."""
         while True:
             if (attempt := self._waiting.pop()) is not None:
                 return attempt
@@ -359,16 +354,13 @@ class Pool:
             close_old_connections()
 
     def _start_attempt(self, attempt: Attempt) -> bool:
-        """Mark an attempt as started and return True; return False if it was cancelled.
-
-        This is one step under the lock, so an attempt that runs is never released as unstarted.
-        """
+        """Mark as started, or return False if cancelled: in one step, so that no running attempt is released."""
         with self._lock:
             attempt.is_started, attempt.started_at = not attempt.cancelled, time.monotonic()
             return attempt.is_started
 
     def _finish_attempt(self, attempt: Attempt, result: TaskResult) -> bool:
-        """Keep the result of an attempt; return False if the attempt was cancelled, so that its thread is replaced."""
+        """Keep the result; return False if the attempt was cancelled, so that its thread is replaced."""
         with self._lock:
             if self._attempts.get(attempt.key) is not attempt:
                 return False
@@ -387,10 +379,7 @@ class Pool:
         return True
 
     def _measure(self, name: str, attempt: Attempt) -> None:
-        """Update the pace of the activities with this ``name``, after an attempt of one has ended.
-
-        The pace is the number of seconds from one result to the next, as a moving average.
-        """
+        """Update the pace, which is the moving average of the seconds from one result to the next."""
         now, previous = time.monotonic(), self._paces.get(name)
         # Seconds since the result before it, without the time in which none ran.
         elapsed = now - max(attempt.started_at, 0.0 if previous is None else previous[1])
@@ -411,10 +400,7 @@ class Pool:
             attempt.future = asyncio.run_coroutine_threadsafe(self._run_in_loop(attempt, self._limit), self._loop)
 
     def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Keep an event loop running until the pool closes.
-
-        Activities are arbitrary code, which may stop the loop or raise through it.
-        """
+        """Keep an event loop running. Activities are arbitrary code, which may stop it or raise through it."""
         asyncio.set_event_loop(loop)
         while not self._closed:
             try:
@@ -432,7 +418,7 @@ class Pool:
         loop.close()
 
     def _replace_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Fail the attempts that ran in a broken event loop, and move those that had not started to a new one."""
+        """Fail the attempts that ran in a broken event loop, and move unstarted ones to a new one."""
         with self._loop_lock:
             self._loop = None
         with self._lock:
@@ -448,7 +434,7 @@ class Pool:
             loop.close()
 
     async def _run_in_loop(self, attempt: Attempt, limit: asyncio.Semaphore) -> None:
-        """Run an attempt in the event loop as soon as ``limit``, the places for async activities, leaves one."""
+        """Run an attempt as soon as ``limit``, the places for async activities, leaves one."""
         async with limit:
             if not self._start_attempt(attempt):
                 return

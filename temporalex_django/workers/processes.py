@@ -136,17 +136,14 @@ def run_task(task: TaskState, context: ActivityContext) -> Any:
 
 
 def _exit_text(status: int) -> str:
-    """Return words for the exit status of a process, as ``Popen`` has it: negative after a signal."""
+    """Return words for an exit status as ``Popen`` has it: negative after a signal."""
     if status < 0:
         return f"was killed by {signal.Signals(-status).name}"
     return f"exited with status {status}"
 
 
 def _decode_result(message: dict[str, Any]) -> Any:
-    """Return the value of a result message, or raise an exception with the names of the original class and its bases.
-
-    Retry policies compare these names. The cause of the exception has the traceback from the process.
-    """
+    """Return the value, or raise with class names that retry policies compare, and with the traceback as cause."""
     if "result" in message:
         return message["result"]
     if "unfit" in message:

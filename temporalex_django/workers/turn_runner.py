@@ -107,11 +107,9 @@ class TurnRunner:
     def _advance_runs(
         self, results: Sequence[TaskResult], capacity: Capacity, report: TurnReport
     ) -> tuple[list[int], list[TaskState]]:
-        """Store results and advance runs, in the open transaction.
+        """Store results and advance runs; return the ids of valid results, and claimed activities.
 
-        Returns the ids of ``results`` that were valid, and the waiting activities that were claimed. Activities that
-        this turn schedules and claims are in ``report``. Results, runs and activities take one round trip, so the chain
-        of a result that is not valid is locked without use.
+        All takes one round trip, so the chain of a result that is not valid is locked without use.
         """
         admission = self.admission
         is_refused = None
@@ -162,11 +160,7 @@ class TurnRunner:
         return valid, tasks
 
     def _due_run_limit(self, busy_runs: int) -> int:
-        """Return how many due runs a turn may claim.
-
-        ``busy_runs`` is the number of runs of which this worker holds an unstarted activity or a result. If more runs
-        had activities in progress than the cache holds, each activation would have to rebuild its run first.
-        """
+        """Return how many due runs to claim: more runs in progress than the cache holds would be rebuilt each time."""
         run_limit = int(get_settings().CACHE_SIZE * policy.BUSY_RUN_SHARE)
         return max(
             run_limit - busy_runs, int(policy.OTHER_RUN_SHARE * (2 * run_limit - busy_runs)), policy.MIN_OTHER_RUNS
@@ -180,10 +174,6 @@ class TurnRunner:
             return self._filter_claimed(get_tasks())
 
     def _submit_claim(self, capacity: Capacity) -> Callable[[], list[TaskState]]:
-        """Send the statements that claim waiting activities, at most as many as ``capacity`` allows.
-
-        Returns a function that reads the answer and returns the claimed activities.
-        """
         suspects = self._quarantine.has_suspects
         if suspects and self._quarantine.is_ready:
             # A suspect starts alone, whatever else there is capacity for.
@@ -195,7 +185,7 @@ class TurnRunner:
         )
 
     def _filter_claimed(self, tasks: list[TaskState]) -> list[TaskState]:
-        """Return those of the claimed activities that limits and switches let start; the others are released."""
+        """Return those that limits and switches let start; the others are released."""
         if activity.limits_by_name or self.admission.is_active:
             return self.admission.filter_claimed(tasks)
         return tasks
@@ -328,7 +318,7 @@ class TurnHandover:
             helper.start()
 
     def _run_helper(self) -> None:
-        """Run turns until a thread that ran them before is free again; the function of a helper's thread."""
+        """Run turns until a thread that ran them before is free again."""
         own_thread = threading.get_ident()
         self._turn_threads.append(own_thread)
         try:

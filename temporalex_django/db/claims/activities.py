@@ -92,12 +92,7 @@ class TaskClaims:
     def _submit_task_queue(
         self, queue: str, capacity: Capacity, owner: int, condition: str, excluded: Sequence[Any]
     ) -> Callable[[], list[TaskState]]:
-        """Send a claim of due activities of one queue, and return a function for the claimed ones.
-
-        They are claimed by priority if some have one. ``owner`` is the epoch of the worker, the number under which it
-        owns what it claims. ``condition`` is SQL that the rows must meet, and ``excluded`` has the values of its
-        placeholders.
-        """
+        """Send a claim of due activities, by priority if some have one. ``excluded`` has values for ``condition``."""
         # A claim for async activities alone does not show how many others wait, so it does not count.
         limit = 0
         if capacity.threads or capacity.prefetch_limit:
@@ -123,17 +118,13 @@ class TaskClaims:
 
     @property
     def _due_order(self) -> str:
-        """The ``order by`` of due activities; with a virtual clock also by id, since many are due at one time there."""
+        """Return the SQL order. It has the id with a virtual clock, since many are due at one time there."""
         if self._session.clock is None:
             return "due_at"
         return "due_at, id"
 
     def _starts_with_newest(self, queue: str) -> bool:
-        """Return True if the next claim of the queue should take the newest activities, and not the oldest.
-
-        This alternates from claim to claim while more activities wait than a claim takes. It is False with a virtual
-        clock, where the order must not depend on it.
-        """
+        """Return True for every other claim while more wait than one takes, but never with a virtual clock."""
         return self._session.clock is None and self._backlogs[queue].starts_with_newest()
 
     def availability_filter(self) -> tuple[str, list[Any]]:
@@ -167,12 +158,7 @@ class TaskClaims:
     def _submit_take(
         self, queue: str, capacity: Capacity, owner: int, condition: str, excluded: Sequence[Any]
     ) -> Callable[[], list[TaskState]]:
-        """Send one statement that claims due activities of one queue, and return a function for the claimed ones.
-
-        It claims nothing if activities there have priorities. ``owner`` is the epoch of the worker, the number under
-        which it owns what it claims. ``condition`` is SQL that the rows must meet, and ``excluded`` has the values of
-        its placeholders.
-        """
+        """Send one statement that claims due activities. It claims nothing if activities there have priorities."""
         if queue in self._session.priority_queues:
             condition, excluded = f"{condition} and not ({background_tasks.HAS_PRIORITY})", [*excluded, queue, queue]
         due, moment = self._sql.now_expression(self._session.clock)
@@ -182,11 +168,7 @@ class TaskClaims:
         parameters: list[Any] = [owner]
 
         def add_arrays(lane: str, limit: int, names: Collection[str] = (), test: str = "") -> None:
-            """Add SQL arrays of ``limit`` ids to claim: while many activities wait, a quarter of them are the newest.
-
-            ``lane`` names the kind of activities whose share of newest ones is counted. With ``test``, the ids are
-            those of activities that pass it, as ``add_array`` describes.
-            """
+            """Add SQL arrays of ids to claim: while many activities wait, a quarter of them are the newest."""
             newest = 0
             if self._session.clock is None:
                 newest = backlog.newest_count(limit, lane)
@@ -196,11 +178,7 @@ class TaskClaims:
                 add_array(limit - newest, self._due_order, names, test)
 
         def add_array(limit: int, order: str, names: Collection[str], test: str) -> None:
-            """Add an SQL array of the first ``limit`` ids in the SQL order ``order``.
-
-            With ``test``, SQL in which ``{}`` stands for "the name is among ``names``", the ids are those of activities
-            that pass this test.
-            """
+            """Add an SQL array of ids. In ``test``, ``{}`` stands for "the name is among ``names``"."""
             if not test:
                 id_arrays.append(f"array(select id{free} order by {order} limit {self._sql.hidden_limit}{skip})")
                 parameters.extend([queue, *excluded, *moment, limit])
@@ -271,7 +249,6 @@ class TaskClaims:
         parameters = [queue, *excluded, *moment, limit]
 
         def first_query(rank: str, order: str) -> str:
-            """Return the query for the first rows in the SQL order ``order``; ``rank`` is one more SQL condition."""
             return (
                 f"select id, activity from temporalex_activity_task where queue = %s and owner is null{condition}"
                 f" and due_at <= {now}{rank} order by {order} limit {self._sql.hidden_limit}{self._sql.skip_locked()}"

@@ -113,10 +113,7 @@ class LimitedClaims:
         return _FREE
 
     def _has_due(self, queue: str, *, unpartitioned: bool) -> bool:
-        """Return True if activities of the queue in partitions are due or, with ``unpartitioned``, any others.
-
-        A partition holds activities that wait for each other because of a key, a limit or a switch.
-        """
+        """Return True if activities in partitions are due or, with ``unpartitioned``, any others."""
         now, moment = self._sql.now_expression(None)
         tests = [f"exists (select 1 {self._free_condition} and line is not null and due_at <= {now})"]
         if unpartitioned:
@@ -126,11 +123,7 @@ class LimitedClaims:
     # -- partitions ---------------------------------------------------------------------------------------------------
 
     def _next_partitions(self, queue: str) -> list[str]:
-        """Return the names of some partitions of the queue in which activities wait. One index look-up for each.
-
-        A partition holds activities that wait for each other because of a key, a limit or a switch. The next call
-        returns those that follow by name, and after the last one the first ones again.
-        """
+        """Return partitions in which activities wait: each call the next ones by name, then the first ones again."""
         names = self._partitions_after(queue, self._cursors.get(queue, ""), policy.PARTITION_PAGE)
         if len(names) < policy.PARTITION_PAGE and self._cursors.pop(queue, None) is not None:
             names += [
@@ -143,11 +136,7 @@ class LimitedClaims:
         return names
 
     def _partitions_after(self, queue: str, cursor: str, limit: int) -> list[str]:
-        """Return at most ``limit`` names of partitions of the queue in which activities wait, in order.
-
-        They come after the name ``cursor`` in that order. A partition holds activities that wait for each other because
-        of a key, a limit or a switch.
-        """
+        """Return partitions in which activities wait, in order of their names. One index look-up for each."""
         first = f"select line {self._free_condition} and line is not null and line > %s order by line limit 1"
         # A loose scan of the index: each step jumps to the next partition, however many activities wait in one.
         then = first.replace("line > %s", "line > r.line")
@@ -162,12 +151,7 @@ class LimitedClaims:
     def _usable_partition(
         self, queue: str, name: str, limits: Limits, off: Collection[str], claim: LimitedClaim
     ) -> QueuePartition | None:
-        """Return the partition with this name if this worker may claim from it now, else None.
-
-        A partition holds activities that wait for each other because of a key, a limit or a switch. If nothing needs it
-        any more, its activities move to another one or to none, and ``claim.moved`` counts them. ``off`` has the names
-        of activities that are switched off.
-        """
+        """Return the partition if this worker may claim from it now. Move the activities of one that nothing needs."""
         partition = QueuePartition.from_name(name)
         if partition.activity is None:
             if limits.concurrency_per_key is not None:
@@ -182,11 +166,7 @@ class LimitedClaims:
         return partition
 
     def _move_tasks(self, queue: str, condition: str, parameters: Sequence[Any], partition: str | None) -> int:
-        """Move waiting activities of the queue into a partition (None: into no partition); return how many moved.
-
-        ``condition`` is the SQL test that selects them, and ``parameters`` are its values. One call moves at most
-        ``policy.MOVE_PAGE``.
-        """
+        """Move at most ``policy.MOVE_PAGE`` waiting activities into a partition (None: into none); return how many."""
         free_tasks = (
             f"select id {_FREE} and {condition} order by due_at limit {self._sql.hidden_limit}{self._sql.skip_locked()}"
         )
@@ -227,13 +207,7 @@ class LimitedClaims:
     # -- choosing -----------------------------------------------------------------------------------------------------
 
     def _common_candidates(self, queue: str, off: Collection[str], limit: int, claim: LimitedClaim) -> list[_Candidate]:
-        """Return the due activities of the queue that are in no partition, ``limit`` of them or more.
-
-        A partition has the activities that wait for each other because of a key, a limit or a switch. Each result is
-        ``(id, name, concurrency key)``, whose key is None here. Activities whose name has a limit or is switched off
-        (``off``) are not returned: this moves them to the partition of their name and adds their number to
-        ``claim.moved``.
-        """
+        """Return ``limit`` due activities or more. Activities that have a limit, or are off, move to partitions."""
         availability, absent = self._task_claims.availability_filter()
         condition = f"{availability} and not atomic and line is null{' and crashes > 0' if self._suspects else ''}"
         ranked = self._task_claims.has_priorities(queue)
@@ -247,10 +221,7 @@ class LimitedClaims:
     def _partition_candidates(
         self, queue: str, partitions: Sequence[QueuePartition], limit: int
     ) -> list[list[_Candidate]]:
-        """Return at most ``limit`` due activities of each partition, the longest due first, as one list for each.
-
-        An activity is a triple of its id, its name and its concurrency key (None: it has none).
-        """
+        """Return at most ``limit`` due activities of each partition, the longest due first."""
         if not partitions:
             return []
         now, moment = self._sql.now_expression(None)
@@ -273,13 +244,7 @@ class LimitedClaims:
         owner: int,
         claim: LimitedClaim,
     ) -> None:
-        """Choose one activity of each partition, then another one of each, and claim them; ``claim`` gets the outcome.
-
-        It ends when the limits or the capacity of the worker are used up. ``limits`` are those of the queue, and
-        ``activity_limits`` those of activities, by name. ``groups`` has the due activities of each partition.
-        ``starts`` has the recent starts by the name of the limit. ``owner`` is the epoch of the worker, under which it
-        owns what it claims.
-        """
+        """Claim one activity of each partition, then another one of each, while limits and capacity allow it."""
         rates = {name: limit.rate for name, limit in self._rate_limits(queue, limits, activity_limits)}
         now = 0.0
         if rates:
@@ -308,7 +273,6 @@ class LimitedClaims:
 
     @staticmethod
     def _rate_limits(queue: str, limits: Limits, activity_limits: Mapping[str, Limits]) -> list[tuple[str, Limits]]:
-        """Return the limits that have a rate, as pairs of the name of the limit and the limit."""
         limits_by_name = [
             (queue_limit_name(queue), limits),
             *((activity_limit_name(name), limit) for name, limit in activity_limits.items()),
@@ -367,10 +331,7 @@ def read_recent_starts(sql: Dialect) -> dict[str, StartSlices]:
 
 
 def _read_slices(text: str | None) -> StartSlices:
-    """Return the recent starts of a limit as its row has them, without entries of another shape.
-
-    A damaged entry must not stop the activities of the limit for ever. The next start stores the list anew.
-    """
+    """Return recent starts without damaged entries, which must not stop the activities of the limit for ever."""
     return [
         entry
         for entry in LIMITS.read_json("starts", text)

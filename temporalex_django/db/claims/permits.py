@@ -69,7 +69,7 @@ def start(queue: str, name: str, key: str | None, *, owner: int, storage: Django
 def _read_usage(
     queue: str, name: str | None, storage: DjangoStorage
 ) -> tuple[LimitUsage, Mapping[str, Sequence[Sequence[float]]]]:
-    """Return the use of the limits of a queue and an activity, and the recent starts by the name of the limit."""
+    """Lock the limits, and return their use and the recent starts by the name of the limit."""
     limits = limits_of(queue, name)
     own_limits = None if name is None else limits.get(activity_limit_name(name))
     starts = lock_recent_starts(storage.sql, sorted(limits))

@@ -189,10 +189,7 @@ class RunClaims:
                 moment = fetch_more(claimed, ())
 
             def inbox(chains: Collection[UUID]) -> dict[UUID, Inbox]:
-                """Return the inboxes of those chains that were locked when the inboxes were read.
-
-                Other inboxes may have changed since.
-                """
+                """Return the inboxes of chains that were locked when they were read. Others may have changed since."""
                 locked_ids = {state.chain_id for state in locked_states}
                 return inboxes([chain for chain in chains if chain in locked_ids])
 
@@ -203,15 +200,10 @@ class RunClaims:
     def _submit_run_queue(
         self, queue: str, limit: int, *, capacity: int, due: int | None
     ) -> Callable[[dict[UUID, RunState], Sequence[RunState]], datetime | None]:
-        """Send a claim of at most ``limit`` runs of one queue, and return a function that completes it.
+        """Send a claim of runs, and return a function that adds them to those claimed so far.
 
-        ``capacity`` is the number of runs that the turn can still take. ``due`` limits the runs that are claimed
-        because they are due, and not for a message (None: only ``limit`` does).
-
-        The function takes the runs claimed so far, to which it adds its own, and the runs with results
-        (``finished_states``). The order is that in which they are to be activated: a few of each kind come first, since
-        the time may not suffice for all. It returns the database's time, read after the locks, or None if it had to
-        lock more runs later.
+        Runs are in the order of activation: a few of each kind first, since the time may not suffice for all. The
+        function returns the database's time, read after the locks, or None if it had to lock more runs later.
         """
         scan = self._scans.setdefault(queue, _QueueScan())
         # Messages first: they go to runs that are in memory. Each kind gets a share even if those before it would fill
@@ -242,11 +234,7 @@ class RunClaims:
     def _submit_due(
         self, queue: str, scan: _QueueScan, limit: int
     ) -> Callable[[], tuple[list[RunState], list[RunState]]]:
-        """Send a query that locks at most ``limit`` due runs; return a function for the locked ones.
-
-        The function returns ``(newest runs, oldest runs)``. Newest runs are taken only while more runs wait than one
-        claim takes. ``scan`` has the place at which the last claim of the queue ended.
-        """
+        """Lock due runs: ``(newest, oldest)``. Newest ones are taken only while more wait than one claim takes."""
         started = time.monotonic()
         newest = 0
         if self._session.clock is None:
@@ -272,10 +260,7 @@ class RunClaims:
         return fetch_locked
 
     def _submit_due_rows(self, queue: str, order: str, low: datetime | None, limit: int) -> Answer:
-        """Send a query that locks the first ``limit`` due runs of a queue in the SQL order ``order``.
-
-        ``low`` excludes runs that were due at that time or before; None excludes none.
-        """
+        """Send a query that locks the first due runs in an SQL order, without those due at ``low`` or before."""
         if not limit:
             return list
         now, parameters = self._sql.now_expression(self._session.clock)
@@ -293,12 +278,7 @@ class RunClaims:
     def _lock_fresh_chains(
         self, queue: str, scan: _QueueScan, rows: Sequence[tuple[Any, ...]], limit: int, claimed: Collection[UUID]
     ) -> tuple[list[RunState], bool]:
-        """Lock the chains of ``rows``, which have unread messages, except those in ``claimed``.
-
-        ``scan`` has the place at which the last claim of the queue ended. ``limit`` is the number of rows that the
-        query asked for. Chains that another transaction has locked are skipped. Returns ``(states of the locked chains,
-        sent)``, where ``sent`` is True if it had to send a statement: a time that was read before is then too old.
-        """
+        """Lock chains with unread messages; return them, and True if it sent a statement: older times are stale."""
         chain_ids = [row[0] for row in rows]
         # The scan reached the end of the index: continue at its beginning.
         if scan.cursor is not None and len(chain_ids) < limit:
@@ -315,11 +295,7 @@ class RunClaims:
         return [locked[c] for c in free_ids if c in locked], True
 
     def _submit_fresh_chains(self, queue: str, cursor: UUID | None, limit: int) -> Answer:
-        """Send a query for at most ``limit`` chains with unread messages, in the order of their ids.
-
-        Their ids are greater than ``cursor`` (None: any). It looks into the index once for each chain, however many
-        messages the chain has.
-        """
+        """Send a query for chains with unread messages, by id. One index look-up each, however many messages."""
         after = ""
         if cursor is not None:
             after = " and chain_id > %s"
@@ -335,7 +311,7 @@ class RunClaims:
         )
 
     def _submit_lock(self, chains: Collection[UUID]) -> Answer:
-        """Send a query that locks those of the chains that no other transaction has locked, and reads their states."""
+        """Send a query that locks those of the chains that no other transaction has locked."""
         if not chains:
             return list
         test, parameter = self._sql.in_array(chains, "uuid")

@@ -69,7 +69,7 @@ class LibpqStatement:
 
     @property
     def _query(self) -> LibpqStatement:
-        """This statement, in place of the ``_query`` of a psycopg cursor, which Django's query log reads."""
+        """Return this statement, in place of the ``_query`` of a psycopg cursor, which Django's query log reads."""
         return self
 
     @property
@@ -242,11 +242,10 @@ class LibpqWire:
             raise error
 
     def _assign_results(self, sent: list[LibpqStatement | bytes | None], results: list[Any]) -> psycopg.Error | None:
-        """Give each statement its result and return the first error of the server, or None.
+        """Give each statement its result, and return the first error of the server.
 
-        ``sent`` has the statements in their order; bytes in it are the name of a statement that was prepared, and None
-        is a command without a use for its result. ``results`` may have one result more: that of the commit, for example
-        with an error of deferred constraints.
+        In ``sent``, bytes name a prepared statement, and None is a command whose result has no use. ``results`` may
+        have one more: that of the commit, for example with an error of deferred constraints.
         """
         for statement, result in zip(sent, results, strict=False):
             if isinstance(statement, LibpqStatement):
@@ -258,17 +257,14 @@ class LibpqWire:
         return error
 
     def _discard_prepared(self, error: psycopg.Error | None) -> None:
-        """Forget all prepared statements if ``error`` says that one of them is outdated or unknown to the server.
-
-        ``error`` is None if there was no error.
-        """
+        """Forget all prepared statements if ``error`` says that one is outdated or unknown to the server."""
         if error is not None and error.sqlstate in (_OUTDATED, _UNKNOWN_STATEMENT):
             self._stale = [*self._stale, *self._names.values()] if error.sqlstate == _OUTDATED else []
             self._names = {}
 
     @contextmanager
     def _close_on_error(self) -> Iterator[None]:
-        """Close the connection if the block raises, because it is unknown then which answers are still to come."""
+        """Close the connection if the block raises: it is unknown then which answers are still to come."""
         try:
             yield
         except BaseException:
@@ -277,11 +273,10 @@ class LibpqWire:
             raise
 
     def _send(self, *, is_trailing: bool = False) -> None:
-        """Give libpq the statements that were submitted. It may send them at any time after the first of a block.
+        """Give libpq the submitted statements, which it may send at any time after the first of a block.
 
-        With ``is_trailing`` they are the statements of ``send_with_next``, which come last and whose outcome is
-        ignored. Such a statement without values may change the session. It is not prepared, since nothing would report
-        that the prepared statement is gone.
+        Trailing ones come last, and their outcome is ignored. They are not prepared, since nothing would report that a
+        prepared statement is gone.
         """
         connection, statements = self.connection, self._submitted
         if connection.closed:
@@ -315,11 +310,7 @@ class LibpqWire:
             self._sent.append(statement)
 
     def _prepared_name(self, key: Key) -> bytes | None:
-        """Return the name of the prepared statement for a query, or None to send the query as it is.
-
-        ``key`` is the query and the types of its parameters. The first call after the query was sent often enough
-        submits the statement that prepares it.
-        """
+        """Return the name, or None. The first call after enough uses submits the statement that prepares it."""
         # Popped and set again below, so that the dict keeps the order of use.
         name = self._names.pop(key, None)
         if name is None:
@@ -341,7 +332,6 @@ class LibpqWire:
 
 @lru_cache(maxsize=1024)
 def _number_placeholders(sql: str) -> bytes:
-    """Convert ``%s`` to the numbered placeholders of PostgreSQL, and ``%%`` to ``%``."""
     number = 0
 
     def replace(match: re.Match[str]) -> str:
@@ -355,7 +345,6 @@ def _number_placeholders(sql: str) -> bytes:
 
 
 def _begin_command(connection: psycopg.Connection[Any]) -> bytes:
-    """Return the BEGIN of a transaction with the options of the connection, such as its isolation level."""
     words = ["BEGIN"]
     if connection.isolation_level is not None:
         words.append(f"ISOLATION LEVEL {psycopg.IsolationLevel(connection.isolation_level).name.replace('_', ' ')}")
@@ -369,11 +358,7 @@ def _begin_command(connection: psycopg.Connection[Any]) -> bytes:
 def _receive_results(
     protocol: Any, results: list[Any], marks: list[int], ends: int
 ) -> Generator[Wait, Ready | int, None]:
-    """Add the result of each statement to ``results``, in order, until ``ends`` synchronisations have come.
-
-    It is a generator for psycopg, which does the waiting. ``protocol`` is the connection of libpq. ``marks`` gets, for
-    each synchronisation, the number of results before it.
-    """
+    """Add results until ``ends`` synchronisations have come. ``marks`` gets the number of results before each."""
     while True:
         ready = yield Wait.RW if protocol.flush() else Wait.R
         if ready and ready & Ready.R:  # None after an interruption, which still waits for the end
@@ -397,7 +382,7 @@ def _receive_results(
 
 
 def _first_error(results: list[Any], connection: psycopg.Connection[Any]) -> psycopg.Error | None:
-    """Return the error of the first statement that failed, or None; ``connection`` has the encoding of its text."""
+    """Return the error of the first statement that failed. The connection has the encoding of its text."""
     failed = next((result for result in results if result.status == ExecStatus.FATAL_ERROR), None)
     if failed is None:
         return None

@@ -58,7 +58,7 @@ class PostgresDialect:
         return transaction.atomic(using=self.alias)
 
     def _wire(self) -> libpq.Wire:
-        """Return the object that sends statements on the calling thread's connection, which is opened if necessary."""
+        """Return what sends statements on this thread's connection, which is opened if necessary."""
         connection = connections[self.alias]
         connection.ensure_connection()
         raw = connection.connection
@@ -225,11 +225,7 @@ def _sqlstate(exc: BaseException) -> str | None:
 
 
 def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) -> list[bytes]:
-    """Return the parameters of a statement for many rows: each column of ``rows`` as an encoded array.
-
-    There are none without rows. With ``key``, the name of a column, the array of that column comes once more at the
-    end.
-    """
+    """Return each column of ``rows`` as an encoded array, none without rows, and last that of ``key`` once more."""
     by_column = zip(*rows, strict=True)
     arrays = [libpq.chosen.array(values, kind) for values, (_, kind) in zip(by_column, columns, strict=False)]
     # The key column is sent twice: in ``v``, and as the array of the index lookup.
@@ -240,11 +236,7 @@ def _arrays(columns: Columns, rows: Iterable[Sequence[Any]], key: str | None) ->
 
 @lru_cache(maxsize=512)
 def _statement(columns: Columns, body: str, key: str | None) -> str:
-    """Return the SQL that runs ``body`` over many rows, which are a table ``v`` there.
-
-    The table is made of one array parameter for each column; ``columns`` has their names and types. ``{key}`` in the
-    body becomes a test that a value is in the array of the column ``key``.
-    """
+    """Return SQL that runs ``body`` over arrays, a table ``v``. ``{key}`` becomes a test for values of ``key``."""
     names = ", ".join(name for name, _ in columns)
     arrays = ", ".join(f"%s::{kind}[]" for _, kind in columns)
     if key is not None:

@@ -83,10 +83,7 @@ class SqliteDialect:
 
     @contextmanager
     def _thread_lock(self, timeout: float) -> Iterator[None]:
-        """Wait at most ``timeout`` seconds until no other thread of this process has or wants the writer lock.
-
-        After that time the block runs all the same, and SQLite raises an error if it does not get the lock.
-        """
+        """Wait at most ``timeout`` seconds for other threads. The block runs then in any case, and SQLite may raise."""
         lock = _THREAD_LOCKS.setdefault(self.alias, threading.Lock())
         is_acquired = lock.acquire(timeout=timeout)
         try:
@@ -96,10 +93,7 @@ class SqliteDialect:
                 lock.release()
 
     def _enter_transaction(self, until: float) -> ExitStack:
-        """Open a transaction that has the writer lock, and return the stack that closes it.
-
-        Raises SQLite's error if it does not get the lock before ``until`` (``time.monotonic``).
-        """
+        """Open a transaction with the writer lock. Raises SQLite's error if it gets none by ``until`` (monotonic)."""
         connection: Any = connections[self.alias]
         while True:
             with ExitStack() as stack:
@@ -236,10 +230,7 @@ def _adapt_parameter(value: Any) -> Any:
 
 
 def _parse_time(value: Any) -> datetime:
-    """Convert a time to an aware datetime; what is no time becomes ``BEFORE_ALL`` or ``AFTER_ALL``.
-
-    Plain columns arrive as naive datetimes (Django's converter), expressions as text.
-    """
+    """Convert a datetime (plain column) or text (expression). A bad one becomes ``BEFORE_ALL`` or ``AFTER_ALL``."""
     try:
         return (value if isinstance(value, datetime) else datetime.fromisoformat(_text(value))).replace(tzinfo=UTC)
     except (TypeError, ValueError):
@@ -252,7 +243,7 @@ def _text(value: str | bytes) -> str:
 
 
 def _unconverted(sql: str, types: Types) -> str:
-    """Return a query with the answer of ``sql``, in which Django converts no time: it converts plain columns only."""
+    """Return a query in which Django converts no time: it converts plain columns only."""
     names = [f"c{number}" for number in range(len(types))]
     columns = [
         f"cast({name} as blob)" if kind == "timestamptz" else name for name, kind in zip(names, types, strict=True)
@@ -264,7 +255,7 @@ _CONVERTERS: dict[str, Callable[[Any], Any]] = {"uuid": UUID, "timestamptz": _pa
 
 
 def _convert_rows(rows: Sequence[Sequence[Any]], types: Types) -> list[tuple[Any, ...]]:
-    """Convert values as SQLite returns them to Python; ``types`` are the PostgreSQL types of the columns."""
+    """Convert values as SQLite returns them; ``types`` are PostgreSQL's."""
     converters = [_CONVERTERS.get(kind) for kind in types]
     if not any(converters):
         return [tuple(row) for row in rows]
@@ -279,10 +270,7 @@ def _convert_rows(rows: Sequence[Sequence[Any]], types: Types) -> list[tuple[Any
 
 @lru_cache(maxsize=512)
 def _executemany_statement(columns: Columns, body: str, key: str | None) -> str:
-    """Return the SQL that runs ``body`` for one row, whose values are parameters and form a table ``v``.
-
-    ``{key}`` in the body becomes a test that a value equals the column ``key`` of that row.
-    """
+    """Return SQL that runs ``body`` for one row, the table ``v``. ``{key}`` tests for its value of ``key``."""
     names = ", ".join(name for name, _ in columns)
     marks = ", ".join("%s" for _ in columns)
     if key is not None:
@@ -292,11 +280,7 @@ def _executemany_statement(columns: Columns, body: str, key: str | None) -> str:
 
 @lru_cache(maxsize=512)
 def _json_statement(columns: Columns, body: str, key: str | None) -> str:
-    """Return the SQL that runs ``body`` over many rows, which are a table ``v`` there.
-
-    The rows come from one parameter, a JSON list of lists. ``{key}`` in the body becomes a test that a value is among
-    those of the column ``key``.
-    """
+    """Return SQL that runs ``body`` over a table ``v``, a JSON list. ``{key}`` tests for any value of ``key``."""
     names = ", ".join(name for name, _ in columns)
     parts = ", ".join(f"json_extract(value, '$[{i}]')" for i in range(len(columns)))
     if key is not None:

@@ -114,11 +114,9 @@ class Inboxes:
         return fetch_inboxes
 
     def _read_backlog(self, chain: UUID, page: int, *, condition: str) -> tuple[list[tuple[Any, ...]], bool]:
-        """Read the ``page`` oldest new messages of a long inbox; return their rows, and True if there may be more.
+        """Read the ``page`` oldest messages of a long inbox; return rows, and True if there may be more.
 
-        Results and messages that wait are read, too, wherever they are in the inbox, because they let the run continue.
-        Each of the three kinds has a limit of its own, so none hides another. ``condition`` is an SQL test of the
-        messages.
+        Results and waiting messages are read wherever they are: they let the run continue. Each kind has its own limit.
         """
         of_chain = f"from temporalex_message m where m.chain_id = %s and not m.settled and {condition}"
         from_outside = "m.kind in ('signal', 'update', 'resume')"
@@ -135,11 +133,10 @@ class Inboxes:
         return sorted([*new, *waiting, *results], key=itemgetter(1)), len(new) == page or len(results) == page * 10
 
     def _fill_inboxes(self, inboxes: dict[UUID, Inbox], by_chain: Mapping[UUID, list[tuple[Any, ...]]]) -> None:
-        """Decode the rows of messages in ``by_chain`` and add the messages to ``inboxes``; both are by chain.
+        """Decode rows and add the messages to ``inboxes``. Large payloads take one more statement.
 
-        Large payloads are read by a statement of their own. A turn takes a limited number of their bytes, but one
-        payload of each chain in any case. Messages behind that limit are removed from ``by_chain`` and left for another
-        turn.
+        A turn reads a limited number of their bytes, but one payload of each chain in any case. Messages behind the
+        limit are removed from ``by_chain`` and left for another turn.
         """
         byte_budget, large_ids = policy.MAX_READ_BYTES, set()
         for chain, rows in by_chain.items():
@@ -264,10 +261,7 @@ class Inboxes:
         Message.objects.using(self._session.alias).bulk_create(rows, batch_size=500)
 
     def _message_row(self, chain: UUID, queue: str, message: PendingMessage) -> Message:
-        """Return the model instance of ``message`` as an unread message of the chain, not saved yet.
-
-        ``queue`` is the queue of the chain.
-        """
+        """Return an unread message, not saved yet."""
         sender_key, sender_name = sender_columns(message.sender)
         return Message(
             chain_id=chain,

@@ -81,7 +81,6 @@ def send_turn_signals(report: TurnReport) -> None:
 
 
 def _send_run_signals(write: RunWrite, record: RunRecord) -> None:
-    """Send the Django signals about all that a turn stored for one run."""
     sender: Any = workflow.signal_sender(record.workflow, record.version)
     run_fields = {"workflow": record.workflow, "workflow_id": record.workflow_id, "run_id": str(record.run_id)}
     _send_event_signals(write, record, sender, run_fields)
@@ -99,10 +98,6 @@ def _send_run_signals(write: RunWrite, record: RunRecord) -> None:
 
 
 def _send_event_signals(write: RunWrite, record: RunRecord, sender: Any, run_fields: dict[str, str]) -> None:
-    """Send the Django signals about the events that the turn added to the history of a run.
-
-    ``sender`` is the workflow class, as for Django's signals. ``run_fields`` are the arguments that name the run.
-    """
     for event in write.events:
         if event.kind == "WorkflowStarted":
             signals.send("instance_started", sender, **run_fields, version=record.version)
@@ -127,10 +122,6 @@ def _send_event_signals(write: RunWrite, record: RunRecord, sender: Any, run_fie
 
 
 def _send_task_signals(task_write: HumanTaskWrite, sender: Any, run_fields: dict[str, str]) -> None:
-    """Send the Django signals about the changes of a human task.
-
-    ``sender`` is the workflow class, as for Django's signals. ``run_fields`` are the arguments that name the run.
-    """
     task = task_write.task
     task_fields = {**run_fields, "task": str(task_write.id), "title": task.spec.title, "key": task.key}
     for change in task_write.changes:
@@ -151,10 +142,7 @@ def _send_task_signals(task_write: HumanTaskWrite, sender: Any, run_fields: dict
 
 
 def _send_nobody_left(tasks: Iterable[HumanTaskWrite], sender: Any, run_fields: dict[str, str]) -> None:
-    """Send a Django signal for each task under the four-eyes rule that nobody may decide any more since this turn.
-
-    ``sender`` is the workflow class, as for Django's signals. ``run_fields`` are the arguments that name the run.
-    """
+    """Send a signal for each four-eyes task that nobody may decide any more since this turn."""
     changed = {
         task_write.id: task_write.task
         for task_write in tasks
@@ -259,21 +247,14 @@ def listen(chain: UUID, *, alias: str) -> Iterator[WaitFunction]:
 
 
 def _can_listen(connection: Any) -> bool:
-    """Return True if notifications can arrive on this connection now.
-
-    They cannot on SQLite, behind a pooler, or in a transaction.
-    """
+    """Return True if notifications can arrive now: not on SQLite, behind a pooler, or in a transaction."""
     if not get_dialect(connection.alias).listens or get_settings().POOLED or connection.in_atomic_block:
         return False
     return bool(connection.get_autocommit())
 
 
 def _send_command(connection: Any, raw: Any, command: str) -> bool:
-    """Send "listen" or "unlisten" (``command``) for ``DONE_CHANNEL``; return True if the server has executed it.
-
-    It does not use Django's cursor, because it is no query of the project. ``raw`` is the connection of psycopg inside
-    ``connection``.
-    """
+    """Send "listen" or "unlisten"; return True if done. It is no query of the project: no cursor of Django's."""
     with suppress(DatabaseError), connection.wrap_database_errors:
         raw.execute(f"{command} {DONE_CHANNEL}")
         return True

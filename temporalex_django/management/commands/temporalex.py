@@ -155,10 +155,7 @@ class Command(BaseCommand):
 
 
 def _add_general(parser: CommandParser) -> None:
-    """Add the options that every Django command has, so that they may also follow the subcommand.
-
-    If an option is left out there, the value from before the subcommand stays.
-    """
+    """Let the options of every Django command follow the subcommand, too. Values from before it stay."""
     general = parser.add_argument_group("general options")
     general.add_argument("--settings", default=SUPPRESS, help=SUPPRESS)  # manage.py has read it already
     general.add_argument("--pythonpath", default=SUPPRESS, help=SUPPRESS)

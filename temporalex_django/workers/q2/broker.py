@@ -92,10 +92,7 @@ class _EmptyBroker(BaseBroker):  # type: ignore[misc] # django-q2 is not typed
 
 
 def _project_broker() -> type[Any]:
-    """Return the broker class that ``Q_CLUSTER`` configures when its ``broker_class`` is left out.
-
-    It chooses as ``django_q.brokers.get_broker`` does.
-    """
+    """Choose a broker as ``django_q.brokers.get_broker`` does without a ``broker_class``."""
     if Conf.IRON_MQ:
         from django_q.brokers.ironmq import IronMQBroker as Chosen  # noqa: PLC0415 - each needs a library of its own
     elif isinstance(Conf.SQS, dict):
@@ -165,7 +162,7 @@ class _ForkHook:
     """The object that ``multiprocessing`` calls in each process that it forks, to replace the locks of queues."""
 
     def replace_lock(self) -> None:
-        """Give a child that reads a queue of the cluster a tracked lock for it, before the child's function runs."""
+        """Give a child that reads a queue a tracked lock for it, before the child's function runs."""
         match _target_module(), _process_arguments():
             case "django_q.worker", (queue, *_):
                 queue._rlock = _TrackedLock(queue._rlock, _TASKS)  # noqa: SLF001
@@ -187,7 +184,7 @@ def release_dead_reader() -> None:
 
 
 def _release_lock(lock: Any, offset: int) -> None:
-    """Release a lock if a process is recorded as its holder; ``offset`` is the place of that record."""
+    """Release a lock if a process is recorded as its holder, at ``offset``."""
     if _PID.unpack_from(_holders, offset)[0]:
         _PID.pack_into(_holders, offset, 0)
         lock.release()
@@ -237,7 +234,7 @@ class WorkerProcesses:
         self._thread.start()
 
     def _run(self) -> None:
-        """Watch the workers and replace those that have ended, until ``stop`` is called or the cluster is gone."""
+        """Watch the workers and replace ended ones, until ``stop`` is called or the cluster is gone."""
         limit = get_settings().HARD_DEADLOCK_TIMEOUT
         guard = None
         if limit is not None:
@@ -292,10 +289,7 @@ class _SupervisedWorker:
         self.pause = 0.0
 
     def ensure_running(self) -> None:
-        """Start the process if it does not run.
-
-        A process that keeps ending soon is started after a pause, which grows each time.
-        """
+        """Start the process if it does not run. One that keeps ending soon starts after growing pauses."""
         if self.child is None:
             if time.monotonic() - self.started_at >= self.pause:
                 self.started_at = time.monotonic()
@@ -326,7 +320,7 @@ class _SupervisedWorker:
 
 
 def _spawn_worker() -> subprocess.Popen[bytes]:
-    """Start a worker process with this interpreter and these settings, in the process group of the cluster."""
+    """Start a worker with this interpreter and these settings, in the process group of the cluster."""
     environment: dict[str, Any] = {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": django_settings.SETTINGS_MODULE,

@@ -38,7 +38,7 @@ def main(parent: int) -> None:
 
 
 def _watch(stop: threading.Event) -> None:
-    """Wait until the worker is too old or takes too much memory, then set ``stop``; the function of a thread."""
+    """Set ``stop`` when the worker is too old or takes too much memory."""
     from temporalex_django.conf import get_settings  # noqa: PLC0415 - when the apps are there
 
     settings, started_at = get_settings(), time.monotonic()
@@ -54,7 +54,7 @@ def _watch(stop: threading.Event) -> None:
 
 
 def _memory_mb() -> float:
-    """Return the resident memory of this process in megabytes; 0.0 where the system does not report it."""
+    """Return the resident memory; 0.0 where the system does not report it."""
     try:
         with open("/proc/self/statm") as file:  # noqa: PTH123 - five times a second
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -37,7 +37,7 @@ def backend_of_class(workflow: type[Workflow]) -> RunBackend:
 
 
 def _cluster() -> RunBackend:
-    """Return the backend of runs on a Temporal cluster, whose modules are imported at the first call."""
+    """Import the modules of the cluster at the first call."""
     try:
         backend: RunBackend = _load_cluster()
     except ImportError as exc:

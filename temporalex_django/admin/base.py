@@ -164,7 +164,7 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
             ]
 
     def _time_field(self, name: str) -> str:
-        """Return a method that formats a time as lists and sentences do, unlike Django; other names stay."""
+        """Return the name of a method that formats a time as lists do, unlike Django; other names stay."""
         model_field = {column.name: column for column in self.opts.fields}.get(name)
         if not isinstance(model_field, models.DateTimeField):
             return name

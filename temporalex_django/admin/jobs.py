@@ -194,7 +194,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         return {"page": page, "rows": [self._item_row(item, runs_by_id.get(item.run_id)) for item in rows]}
 
     def _item_row(self, item: BulkItem, run: Instance | None) -> dict[str, Any]:
-        """Take None as the run if the user may not see it."""
+        """Return the context of one run, which is None if the user may not see it."""
         row = {
             "run": run,
             "run_id": item.run_id,
@@ -222,7 +222,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[run_id])
 
     def _find_job(self, request: HttpRequest, ref: str, *, action_name: str = "view") -> BulkJob | None:
-        """Return None for a job that the user may not see. A missing permission is audited as ``action_name``."""
+        """Return None for a job that the user may not see. Raises ``PermissionDenied``, audited as ``action_name``."""
         if not self.has_view_permission(request):
             refuse(request, action_name, bulk_permission_error())
         try:

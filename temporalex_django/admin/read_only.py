@@ -83,7 +83,7 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
         form_url: str = "",
         obj: M | None = None,
     ) -> HttpResponse:
-        """Record in the audit log that the user has read the payloads."""
+        """Record a read in the audit log if the user sees the payloads."""
         # Here and not in change_view: Django has found the object and checked the permission to see it by now.
         if obj is not None and policy().allows(user_of(request), VIEW_PAYLOAD):
             task_id = obj.run_id if isinstance(obj, EnqueuedTask) else obj.pk

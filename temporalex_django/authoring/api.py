@@ -114,7 +114,7 @@ def wait_for_signal(name: str) -> AwaitableCall[Any]:
 
 
 def _require_declared(port: WorkflowRuntime, primitive: str, signal_names: Iterable[str]) -> None:
-    """Refuse an undeclared signal of a class that declares signals: it cannot be sent, so a wait would never end."""
+    """Raise ``WorkflowDefinitionError`` for an undeclared signal: it cannot be sent, so a wait would never end."""
     declared_names = port.run_context.signals
     if declared_names is not None and (missing := [name for name in signal_names if name not in declared_names]):
         raise WorkflowDefinitionError(
@@ -315,7 +315,7 @@ def race(*branches: Any) -> AwaitableCall[tuple[int, Any]]:
 def _timeout(
     port: WorkflowRuntime, primitive: str, timeout: timedelta | float | None, until: datetime | None
 ) -> float | None:
-    """Return the seconds until the wait times out, or None. It refuses both a duration and an instant."""
+    """Return the seconds, or None for no timeout. Raises ``WorkflowDefinitionError`` if both are given."""
     label = f"the timeout of {primitive}"
     if until is None:
         return None if timeout is None else names.timeout_seconds(timeout, label=label, instant="until=...")
@@ -565,7 +565,7 @@ logger = _Logger(logging.getLogger("temporalex_django.workflow"), {})
 
 
 def _child_id(workflow: type[Workflow], id: str | None, value: str | int | uuid.UUID | None) -> str | None:
-    """Return the business id, or None to derive it from the parent run. With scope ``none`` it gets a suffix."""
+    """Return the business id, or None to derive it from the parent run. Scope ``none`` adds a suffix to differ."""
     if id is not None and value is not None:
         raise InvalidId(f"{workflow.name}: give id= or value=, not both")
     if value is None:

@@ -390,7 +390,7 @@ def _accepts(parameters: ast.arguments, count: int) -> bool:
 
 
 def _join_annotations(left: Any, right: Any, join: Callable[[Any, Any], Any]) -> Any:
-    """Return ``_MISSING`` if the two parts do not form an annotation, such as ``list[int]`` or ``int | None``."""
+    """Return an annotation such as ``list[int]`` or ``int | None``, or ``_MISSING`` if the parts form none."""
     if (
         left is _MISSING
         or right is _MISSING

@@ -422,7 +422,7 @@ def require_same_class(cls: Any, registered: Any) -> None:
 
 
 def _is_same_value(old: Any, new: Any, assumed: tuple[tuple[Any, Any], ...]) -> bool:
-    """Return True if code cannot tell the values apart. ``assumed`` are pairs that are being compared already."""
+    """Return True if code cannot tell them apart. ``assumed`` are open pairs: a function may refer to itself."""
     if old is new or any(old is a and new is b for a, b in assumed):
         return True
     if type(old) is not type(new):

@@ -315,7 +315,7 @@ class Executor:
         dispatcher.deliver(incoming, consumes_all=activation.consumes_all)
 
     def _adopt_identity(self, attributes: Mapping[str, Any]) -> None:
-        """Take ids from ``attributes``. A copied history replays with old ids, so that ids made from them stay."""
+        """Take the ids of ``attributes``. A copied history has those of its origin, so that ids made from them stay."""
         info = self.run_context.info
         named = {name: attributes[name] for name in ("id", "run_id", "parent")}
         self.run_context.info = replace(info, **named)
@@ -343,7 +343,7 @@ class Executor:
         return await self.definition.entry(codec.convert(deep_copy(args), self.definition.args_type, label=label))
 
     def _position(self, after: int) -> int:
-        """Return how many signals precede an update. After a continue-as-new only those in the mailbox count."""
+        """Return how many signals precede an update. After a continue-as-new, the next run has only those left over."""
         if self.run_context.closed is None:
             return after
         return sum(signal.number <= after for signal in self.dispatcher.mailbox.buffered_signals())

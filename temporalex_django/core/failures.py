@@ -381,7 +381,7 @@ def clean_traceback(exc: BaseException) -> str:
 
 
 def _traceback_text(exc: BaseException, *, with_package: bool = False) -> str:
-    """Return only the frames of ``exc`` if Python cannot format it, or if it has very many causes or parts."""
+    """Return the frames of ``exc`` alone if Python cannot format it, or if it has very many causes or parts."""
     with suppress(BaseException):  # of notes, causes and attributes of user code, which the formatting reads
         if _is_formattable(exc):
             exception = traceback.TracebackException.from_exception(exc)

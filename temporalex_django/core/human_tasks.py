@@ -201,7 +201,7 @@ class HumanTaskChange:
 
 
 def _require_data_fits(task: HumanTaskState, request: Mapping[str, Any]) -> None:
-    """Raise ``PayloadError`` for data that do not fit. A Django form has checked them before the turn."""
+    """Raise ``PayloadError`` for data that do not fit. The task's own Django form has checked them before the turn."""
     form = task.spec.form
     if form is None:
         return
@@ -633,7 +633,7 @@ class Approvals:
         return {"event": request["event"], **self._tasks.recorded_fields(key, request), "step": key, "data": data}
 
     def _resolve_key(self, request: dict[str, Any]) -> str:
-        """Find the task by its question if a reset or fork delivers again: the key may mean another task now."""
+        """Find the task by its question if a reset or fork delivers again: the key may mean another task by now."""
         # New code may number its tasks otherwise, but the question identifies the task. See decision 47.
         key: str = request.get("step") or ""
         question = request.get("question") if request.get("again") else None

@@ -48,6 +48,7 @@ class Control(BaseException):
 
     @classmethod
     def _make(cls, message: str = "") -> Any:
+        """Return an exception of this class. Only the engine calls this."""
         return cls(message, _token=Control._make_token)
 
 

@@ -58,7 +58,7 @@ def duplicate_clauses(cls: type) -> Iterator[str]:
 
 
 def _class_body(cls: type) -> list[ast.stmt]:
-    """Return the statements of the class of that name in which a frame on the stack is now."""
+    """Return the body in which a frame on the stack is now: the file may hold other classes of that name."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_globals.get("__name__") == cls.__module__:

@@ -326,7 +326,7 @@ class LocalRunner:
     # -- instances and their turns -------------------------------------------------------------------------------------
 
     def _get_run(self, instance: Instance, *, replace: bool = False) -> _LocalRun:
-        """Return the state of an open instance. A replaced state ignores results and timers still to come."""
+        """Return the state, a new one if it is missing or finished. A replaced state ignores results still to come."""
         key = identity(instance)
         with self._lock:
             old_run = self._runs.get(key)
@@ -359,7 +359,7 @@ class LocalRunner:
                     return
 
     def _drive(self, run: _LocalRun, change: Change | None = None) -> None:
-        """Apply the change, or start the instance. A crashed turn is repeated a few times from stored data."""
+        """Apply the change; None starts the instance. A crashed turn is repeated a few times from stored data."""
         with run.lock:
             if run.is_finished:
                 return

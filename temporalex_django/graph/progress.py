@@ -129,7 +129,7 @@ class Progress:
         return instance, active_numbers
 
     def _enter_steps(self, instance: Instance, step_numbers: list[int], now: datetime | None) -> list[int]:
-        """Complete steps that end at once and let others wait. Return the steps that the caller has to start."""
+        """Complete steps that end at once, and let others wait. Returns the steps that the caller has to start."""
         remaining: list[int] = []
         # The list grows in the loop: a step that ends at once activates others. Graphs have no cycles, so it ends.
         for number in step_numbers:
@@ -169,7 +169,7 @@ class Progress:
     def _fail_step(
         self, instance: Instance, number: int, result: Failure | Err[Any], now: datetime | None
     ) -> list[int]:
-        """Fail the instance. It returns an empty list, because no step is to be started."""
+        """Store the failed instance. The list is empty, because no step is to be started."""
         step = instance.graph.steps[number]
         facts: dict[str, Any] = {"reason": None, "type": None, "message": None, "step": key_of(step)}
         facts["step_name"] = name_of(step)

@@ -202,7 +202,7 @@ class Engine:
 
 
 def _make_adapter(role: str, adapter: Any, default: type, *args: Any) -> Any:
-    """Make it from None, an object, a class or ``(class, options)``. Raises ``NotConfigured``."""
+    """Make it from None (``default``), an object, a class or ``(class, options)``. Raises ``NotConfigured``."""
     if adapter is None:
         adapter = default
     cls, options = (adapter, {}) if isinstance(adapter, type) else adapter if isinstance(adapter, tuple) else (None, {})

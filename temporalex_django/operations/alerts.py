@@ -193,7 +193,7 @@ def cause_of(finding: Diagnosis) -> str:
 
 
 def _record(alias: str, findings: Sequence[Diagnosis], now: datetime) -> Mapping[tuple[str, str], Alert]:
-    """Store the present problems, and return them by cause and channel. Those that are over are deleted."""
+    """Store the present problems, delete those that are over, and return them by cause and channel."""
     stored = Alert.objects.using(alias)
     stored.filter(seen_at__lt=now - _OVER_PERIOD).delete()
     stored.exclude(channel__in=channels()).delete()

@@ -160,7 +160,7 @@ def record_denial(
 
 
 def _strip_unprintable(text: str) -> str:
-    """Drop what the JSON columns of some databases reject: the text comes from a request. It is cut."""
+    """Cut the text, and drop unprintable characters, which the JSON columns of some databases reject."""
     return "".join(letter for letter in text[:_MAX_NAME_LENGTH] if letter.isprintable())
 
 

@@ -149,7 +149,7 @@ def build_action(job: BulkJob, item: BulkItem, target: RunTarget, by: Actor) -> 
 
 
 def _run_next_item(pk: UUID, storage: DjangoStorage) -> bool:
-    """Process the next run in a transaction of its own. Return False if there was nothing to process."""
+    """Process the next run in a transaction. False means that none is left, the job is stopped, or another has it."""
     alias, is_replay = storage.alias, False
     skip_locked = connections[alias].features.has_select_for_update_skip_locked
     with storage.transaction("bulk"):
@@ -526,7 +526,7 @@ class StartBulk(Action[BulkJob]):
         return job
 
     def _require_job_limit(self) -> None:
-        """Raise ``ActionNotPossible`` at the limit, so that other people's jobs do not wait long."""
+        """Raise ``ActionNotPossible`` at ``BULK_JOBS`` running jobs, so that other people's jobs do not wait long."""
         user_id, limit = getattr(self.by.user, "pk", None), get_settings().BULK_JOBS
         if user_id is None:
             return
@@ -545,9 +545,9 @@ class StartBulk(Action[BulkJob]):
         return _digest([str(getattr(self.by.user, "pk", None)), self.token])
 
     def _find_duplicate(self, job: BulkJob, token: str) -> BulkJob | None:
-        """Return the earlier job of the token, or None after the insert. Raises ``IdempotencyKeyReused``.
+        """Return the earlier job of the token, or None after the insert.
 
-        A concurrent request with the same token waits for this transaction.
+        Raises ``IdempotencyKeyReused`` for another request. A concurrent one with the token waits for this transaction.
         """
         jobs = BulkJob.objects.using(self.storage.alias)
         jobs.bulk_create([job], ignore_conflicts=True)
@@ -617,7 +617,7 @@ class StartBulk(Action[BulkJob]):
         return action.target_kind
 
     def _build_parts(self, runs: list[UUID]) -> list[tuple[UUID, int | None]]:
-        """Return ``(run id, number of the activity or timer, or None)``. Raises ``ActionNotPossible``."""
+        """Return ``(run id, command number or None)``. Raises ``ActionNotPossible`` for none, or too many."""
         action, limit = operator_action(self.action), get_settings().BULK_LIMIT
         if action is None:
             return [(run, None) for run in runs]
@@ -676,7 +676,7 @@ def _digest(content: object) -> str:
 
 
 def _validate_runs(runs: object) -> QuerySet[Instance] | list[object]:
-    """Raise ``TypeError`` unless this is a queryset of runs or a list. The ids are not checked."""
+    """Raise ``TypeError`` unless this is a queryset of runs or an iterable. The ids in it are not checked."""
     if isinstance(runs, QuerySet):
         if not issubclass(runs.model, Instance):
             raise TypeError(f"runs is a queryset of {runs.model.__name__}: pass a queryset of Instance, or run ids")

@@ -366,7 +366,7 @@ def _refused_effect(why_not: str) -> BulkEffect:
 
 
 def _refusal(action: type[OperatorRunAction[Any]], user: Person, run: Instance, *, part_count: int) -> str | None:
-    """Return why the operation would skip the run, which has ``part_count`` possible activities or timers."""
+    """Return why the operation would skip the run, or None. ``part_count`` counts its activities or timers."""
     refusal = permission_error(action, user, run) or superseded_error(run)
     if refusal is not None:
         return refusal
@@ -390,7 +390,7 @@ def _no_runs_text() -> str:
 
 
 def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") -> str:
-    """Return for how many of ``total`` runs it is possible. With ``has_more``, further runs were not checked."""
+    """Return a sentence that says for how many runs it is possible. With ``has_more``, some were not checked."""
     words: dict[str, Any] = {"possible": possible, "of": total, "parts": parts}
     if parts and has_more:
         return _("The action can currently be applied to %(parts)s in %(possible)d of the newest %(of)d runs.") % words

@@ -178,7 +178,7 @@ class _ClusterAnswers:
 
 
 def _ask_cluster(run: Instance) -> _ClusterAnswers:
-    """Ask the cluster, and set ``run.blocked`` if its task fails. Without activities, the history is not asked for."""
+    """Ask the cluster, and set ``run.blocked`` if its task fails. After an error it is not asked for the history."""
     if run.chain.backend == TABLES:
         return _ClusterAnswers(on_cluster=False)
     target, rows = RunTarget.of(run), storage()
@@ -337,7 +337,7 @@ def _unread_since(messages: Sequence[Message]) -> datetime | None:
 
 
 def _failure_context(run: Instance, redactor: Redactor) -> dict[str, str] | None:
-    """Return type, redacted message, place and traceback. The type is empty for a reason without an exception."""
+    """Return the failure. The type is empty for a reason; place and traceback are those of an activity's error."""
     closing = run.closing_value
     if run.status != "failed" or not isinstance(closing, dict):
         return None

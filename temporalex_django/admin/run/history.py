@@ -241,7 +241,7 @@ def _page_number(page: str, count: int) -> int:
 
 
 def _first_of_page(page: str, number: int, length: int) -> int:
-    """Return how many events come before the page. No page means the newest events, so that it is full."""
+    """Return how many events come before the page. Without one, the newest fill it: the last page may be short."""
     if page:
         return (number - 1) * EVENTS_PER_PAGE
     return max(0, length - EVENTS_PER_PAGE)

@@ -450,7 +450,7 @@ class ScheduleForm(PayloadForm):
         return data
 
     def _clean_specs(self, data: dict[str, Any]) -> list[Spec]:
-        """Give rules about working days the chosen holidays. Adds an error for no specs or useless holidays."""
+        """Give rules about working days the chosen holidays. Adds an error for no specs or holidays without effect."""
         specs = [spec for name in _SPEC_FIELDS for spec in data.get(name) or ()]
         holidays = data.get("holidays")
         if not specs and not self.errors.keys() & _SPEC_FIELDS.keys():

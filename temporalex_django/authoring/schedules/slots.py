@@ -231,7 +231,7 @@ class TimeTable:
         return self._wall_instants(source, _walls_after(spec, begin), after)
 
     def _wall_instants(self, source: _Source, walls: Iterator[datetime], after: datetime) -> Iterator[datetime]:
-        """Yield ascending instants, each once. A second pass (a repeated hour) waits for the first passes."""
+        """Yield ascending instants, each once. A second pass (a repeated hour) waits: its instants are out of order."""
         newest = after
         second_passes: deque[datetime] = deque()
         for wall in walls:

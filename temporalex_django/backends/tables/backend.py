@@ -344,7 +344,10 @@ class RowQuery:
         return status, published, blocked, has_undelivered, crashes, starts_at
 
     def _previous_state(self) -> Any:
-        """Return the state of the run that continued as this one, or None. A run that was reset has none to use."""
+        """Return the state of the run that continued as this one, or None. It answers until this run publishes.
+
+        The state of a run that was reset is not used, because it describes what no longer happened.
+        """
         rows = self.storage.sql.select(
             "select o.id, o.published, o.status from temporalex_instance o where o.chain_id = %s order by o.id desc limit 2",
             [self.target.chain_id],

@@ -128,7 +128,7 @@ class TablesRequest:
     # -- inside the caller's transaction -------------------------------------------------------------------------------
 
     def _run_in_transaction(self) -> UpdateStatus:
-        """Run the handler to the end, atomic activities included, in the caller's transaction. Errors roll back.
+        """Run the handler to the end, with atomic activities, in the caller's transaction, or roll back to a savepoint.
 
         Raises ``UpdateTimeout`` (code ``busy``) if the message could not be judged. Raises ``ActionNotPossible`` if the
         handler would still wait: nothing that it waits for can arrive before the transaction ends.
@@ -205,7 +205,7 @@ class TablesRequest:
     # -- outside of a transaction --------------------------------------------------------------------------------------
 
     def _try_turn(self, *, wait: float) -> UpdateStatus | None:
-        """Insert the message and run a turn, in a transaction of its own. None means that the lock was not free."""
+        """Insert the message and run a turn, in a transaction of its own; None if no lock within ``wait`` seconds."""
         try:
             with self.storage.transaction("update"):
                 return self._run_turn(wait=wait)
@@ -281,7 +281,7 @@ class TablesRequest:
         return UpdateStatus(outcome=outcome)
 
     def _activate_until_read(self, inserted: InsertedMessage, run: RunState | None) -> tuple[Outcome | None, bool]:
-        """Activate until the message is read. Returns ``(outcome or None, True if anything else was written)``."""
+        """Activate until the message is read: an activation may read only some. Returns ``(outcome, has_written)``."""
         read_deadline, has_written = time.monotonic() + min(_READ_WITHIN, self.deadline.seconds_left), False
         message_pk, now = inserted.id, inserted.at
         while True:

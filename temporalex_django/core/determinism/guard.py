@@ -388,7 +388,7 @@ class Monitor:
         return on_call
 
     def _judge(self, callee: Any) -> Rule | None:
-        """Cache the rule for most kinds of callees, and watch the project code that ``callee`` leads to."""
+        """Return None for an allowed call. It caches most rules, and watches project code that ``callee`` leads to."""
         kind = type(callee)
         if kind is MethodType:
             bound = callee.__func__

@@ -235,7 +235,7 @@ def _apply_edits(prefix: HistoryPrefix, edited: Mapping[str, EditedInput], origi
 
 
 def _apply_later_edits(prefix: HistoryPrefix, later_events: Iterable[HistoryEvent]) -> None:
-    """Apply edits made to activities themselves after the prefix: they may have taken effect with that input."""
+    """Apply edits made to activities themselves after the prefix. They stay: an activity may have taken effect."""
     for event in later_events:
         edited: Mapping[str, EditedInput] = {}
         if event.kind == "ActivationStarted":

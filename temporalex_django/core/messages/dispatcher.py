@@ -266,8 +266,7 @@ class Dispatcher:
     def _judge_request(self, job: Job) -> Job | None:
         """Return the signal that a request becomes in the history, or None. A refused request leaves no trace.
 
-        A request that a reset or fork delivers again waits. If nothing takes an accepted one, the error is
-        ``NondeterminismError``.
+        A redelivered request waits. Raises ``NondeterminismError`` if nothing takes an accepted one.
         """
         update_id, request = job.attributes["id"], job.attributes["request"]
         sender, label = senders.sender_from(job.attributes), f"the request {request.get('event')!r}"
@@ -481,7 +480,10 @@ class Dispatcher:
         )
 
     def _refuse_updates(self) -> None:
-        """Reject or fail waiting updates. Accepted ones of a replay stay, redelivered ones until the run closes."""
+        """Reject the updates that wait, and fail those that were admitted. Redelivered ones stay until the run closes.
+
+        In a replay accepted updates stay, because their phase will still open.
+        """
         updates = self.mailbox.updates
         if not updates:
             return

@@ -632,7 +632,7 @@ class HandlerRunner:
         error: BaseException,
         effects_before: EffectSnapshot | None,
     ) -> None:
-        """Fail the update, record the signal, or raise ``error``. ``effects_before`` is None beside the phase."""
+        """Fail the update, record the signal, or raise ``error``. ``effects_before`` is None for ``Async`` code."""
         if is_error(error, MemoryError, RecursionError):
             raise error
         if isinstance(message, Update):

@@ -219,7 +219,7 @@ def _encode_and_decode(value: Any, *, label: str, limit: int) -> tuple[Any, int,
 
 
 def _sort_sets(value: Any, plain: Any) -> Any:
-    """Order the elements of sets without the hash seed. Raises ``ValueError`` for keys such as 1 and "1" in a dict."""
+    """Sort sets against the hash seed. Raises ``ValueError`` for keys that are the same in JSON, such as 1 and "1"."""
     kind = type(value)
     if type(plain) is list:
         if issubclass(kind, (list, tuple, set, frozenset)) and len(value) == len(plain):
@@ -249,7 +249,7 @@ _ORDERED_TYPES: tuple[frozenset[type], ...] = (
 
 
 def _sort_elements(values: list[Any], elements: list[Any]) -> list[Any]:
-    """Return the elements, which are ``values`` as plain data, in an order that depends only on the values."""
+    """Return ``elements``, the plain data of ``values`` in the same order, sorted by nothing but the values."""
     for keys in (values, elements):
         kinds = {*map(type, keys)}
         if any(kinds <= group for group in _ORDERED_TYPES):

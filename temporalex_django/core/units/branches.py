@@ -363,7 +363,10 @@ class Saga(_Scope):
             self._unit.shields -= 1
 
     async def _halt_if_unexpected(self, error: BaseException) -> None:
-        """End the activation for an error that blocks the run: compensations would be commands of the bug."""
+        """End the activation for an error that blocks the run: compensations would be commands of the bug.
+
+        In a replay they are what the history records.
+        """
         context = self.runtime.run_context
         if not context.blocks_on_error or context.replaying:
             return

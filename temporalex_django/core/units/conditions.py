@@ -80,7 +80,10 @@ class Conditions:
         self._open_conditions.clear()
 
     def _next_unit(self) -> Unit | None:
-        """Return None before the activation has an effect: one that only refuses an update leaves no event."""
+        """Return the first unit whose condition holds now, but None before the activation has an effect.
+
+        An activation that only refuses an update leaves no event, so a replay could not advance the run in it.
+        """
         if not self._open_conditions or not self._journal.is_recording:
             return None
         with self._run_context.pure_section("predicate"):

@@ -262,7 +262,7 @@ def _kept_back_of(
 def _oldest_without(
     due_tasks: QuerySet[ActivityTask], kept_groups: Collection[_DueGroup], other_groups: Collection[_DueGroup]
 ) -> datetime | None:
-    """Return since when the oldest activity outside ``kept_groups`` is due, by names and partitions that are all kept.
+    """Return since when the oldest other activity is due, without names and partitions that are wholly kept back.
 
     One read, whose length does not depend on the number of groups: a queue may have thousands of keys.
     """

@@ -168,7 +168,7 @@ class SwitchOff(Action[SwitchedOff]):
         return unstopped_text(self.kind) if uses_cluster() else ""
 
     def _is_enqueued(self) -> bool:
-        """Return True if a background task of that name waits: a process may not know its function yet."""
+        """Return True if a background task of that name waits: this process may not know the name yet."""
         waiting_tasks = ActivityTask.objects.using(self.storage.alias).filter(chain=None, activity=self.switch_name)
         return self.kind == SwitchedOff.Switchable.ACTIVITY and waiting_tasks.exists()
 

@@ -162,7 +162,7 @@ def open_runs(alias: str, runs: Runs) -> QuerySet[Instance]:
 
 
 def _due_runs(alias: str, runs: Runs, live: LiveWorkers, late_before: datetime) -> Iterator[DueRuns]:
-    """Yield groups that have been due, or unread, for too long. Blocked and paused runs wait for a person."""
+    """Yield runs that are due or unread for too long, without blocked and paused ones, which wait for a person."""
     unread_chains = (
         Message.objects.using(alias).filter(fresh=True, settled=False, created_at__lt=late_before).values("chain")
     )
@@ -220,7 +220,7 @@ def _failed_messages(alias: str, runs: Runs) -> Iterator[FailedMessages]:
 
 
 def _undecidable_tasks(alias: str, runs: Runs) -> Iterator[UndecidableTasks]:
-    """Yield groups of the oldest tasks where four eyes exclude every candidate, or none is there."""
+    """Yield tasks that four eyes or absence let nobody decide. Only the oldest open tasks are examined."""
     open_tasks = HumanTask.objects.using(alias).open()
     if runs is not None:
         open_tasks = open_tasks.filter(run__in=runs.order_by().values("pk"))

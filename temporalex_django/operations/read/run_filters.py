@@ -357,7 +357,7 @@ def _all_runs(runs: Runs) -> Runs:
 
 
 def _first_id(moment: datetime, margin: timedelta) -> UUID:
-    """Return an id that sorts before those of all runs that start ``margin`` after ``moment``, for any year."""
+    """Return a valid id for any year that sorts before all runs that start ``margin`` after ``moment`` or later."""
     milliseconds = int((moment.timestamp() + margin.total_seconds()) * 1000)
     return UUID(int=min(max(milliseconds, 0), _MAX_MILLISECONDS - 1) << 80)
 

@@ -219,7 +219,7 @@ class Cancel(OperatorRunAction[None]):
 
     # None of the code of a run has run before it begins, so there is nothing to clean up.
     def _close_before_begin(self) -> bool:
-        """Close a run that has not begun, and return True if it was done. No code ran, so nothing needs cleanup."""
+        """Cancel a run that has not begun and begins later. No code ran, so nothing needs cleanup."""
         target, storage = self.target, self.storage
         if target.status != Status.PENDING or target.closed or target.row.starts_at is None:
             return False

@@ -110,7 +110,7 @@ class Start(Action[RunTarget]):
     def _insert(self, new_start: NewStart) -> RunTarget:
         """Insert the run and its audit row. A user who may not see a run with the id gets ``ActionNotPermitted``.
 
-        Others get ``AlreadyRunning``, or ``AlreadyEnded`` for a closed run that the request does not let start again.
+        Others get ``AlreadyRunning``, or ``AlreadyEnded`` if a closed run has it and the request does not allow that.
         """
         may_repeat, throttle = self.request.on_closed == "allow", self.request.parsed_throttle
         try:
@@ -394,7 +394,7 @@ def start_many(requests: Sequence[StartRequest], *, by: Actor = CODE) -> list[St
 def _insert_plain(
     starts: Sequence[Start], new_starts: Sequence[NewStart], results: list[Start | AlreadyRunning]
 ) -> None:
-    """Insert starts without a policy into ``results``, in few statements for each backend. The lists correspond."""
+    """Insert starts without a policy, in few statements for each backend. The lists correspond by index."""
     for backend in {start.backend.name: start.backend for start in starts}.values():
         numbers = [
             number

@@ -158,9 +158,10 @@ def _is_database_away(error: Exception, storage: DjangoStorage) -> bool:
 
 
 def _fire_step(keys: Sequence[int], storage: DjangoStorage, prepared: Prepared) -> bool:
-    """Lock the schedules, start their due runs and store their state, in one transaction; ``prepared`` goes by slot.
+    """Lock the schedules, start their due runs and store their state, in one transaction.
 
-    Raises ``SlotInterrupted`` if another slot needs an input, and ``UpdateTimeout`` for a busy run; both roll back.
+    ``prepared`` has inputs or failures of earlier tries, by slot. Raises ``SlotInterrupted`` if another is needed, and
+    ``UpdateTimeout`` for a busy run; both roll back.
     """
     alias = storage.alias
     skip_locked = connections[alias].features.has_select_for_update_skip_locked

@@ -164,10 +164,7 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
             ]
 
     def _time_field(self, name: str) -> str:
-        """Return the name of a method of this object that formats the model field ``name`` if it is a time.
-
-        Django would format it in another way than lists and sentences do. Other names are returned as they are.
-        """
+        """Return the name of a method that formats a time as lists do, unlike Django; other names stay."""
         model_field = {column.name: column for column in self.opts.fields}.get(name)
         if not isinstance(model_field, models.DateTimeField):
             return name
@@ -192,7 +189,7 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
         return is_own_lookup and bool(super().lookup_allowed(lookup, value, request))
 
     def _filter_names(self, request: HttpRequest) -> list[str]:
-        """Return the names of the parameters in the URL of the list that belong to one of its filters."""
+        """Return the parameters in the URL of the list that belong to its filters."""
         names = [self.date_hierarchy]
         for entry in self.get_list_filter(request):
             list_filter: Any = entry[0] if isinstance(entry, (list, tuple)) else entry

@@ -67,10 +67,7 @@ class InboxChangeList(ChangeList):
         self.can_show_all, self.multi_page = False, self.result_count > self.list_per_page
 
     def _fetch_page(self) -> tuple[list[HumanTask], int]:
-        """Read the human tasks of the page; return them, and the number of tasks before the page.
-
-        One more task is returned than the page has, if another page follows.
-        """
+        """Return one more task if another page follows, and the number of tasks before the page."""
         first = (self.page_num - 1) * self.list_per_page
         return [*self.queryset[first : first + self.list_per_page + 1]], first
 
@@ -267,10 +264,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
     def _run_action(
         self, request: HttpRequest, object_id: str, action: type[HumanTaskAction[Any]], **inputs: Any
     ) -> HttpResponse:
-        """Execute an operation on the human task if the request is a POST, and redirect to the page of the task.
-
-        ``inputs`` are arguments of ``action``. If the operation is refused, the page shows the error as a message.
-        """
+        """Execute the operation on a POST. The page of the task shows a refusal."""
         task = self._find_task(request, object_id)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
@@ -356,10 +350,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
 
     def _run_address(self, request: HttpRequest, task: HumanTask) -> str | None:
-        """Return the URL of the page of the run that a human task belongs to.
-
-        Returns None if this site has no such page or the user may not see the run.
-        """
+        """Return None if this site has no such page or the user may not see the run."""
         if not self.admin_site.is_registered(Instance) or not policy().allows(user_of(request), VIEW.of(task.run)):
             return None
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[task.run_id])

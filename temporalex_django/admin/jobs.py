@@ -127,10 +127,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
     def _operate(
         self, request: HttpRequest, object_id: str, action: type[StopBulk], success_message: str
     ) -> HttpResponse:
-        """Stop or resume the bulk job on a POST, and redirect to the page of the job.
-
-        ``action`` is the operation. The page shows ``success_message``, or the error if the operation is refused.
-        """
+        """Stop or resume the job on a POST. Its page shows a refusal."""
         job = self._find_job(request, object_id, action_name=action.name)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
@@ -185,7 +182,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         return TemplateResponse(request, self.change_form_template, context)
 
     def _items_context(self, request: HttpRequest, job: BulkJob) -> dict[str, Any]:
-        """Return the template context for one page of the bulk job's runs, with the failed ones first."""
+        """Return one page of the runs, with the failed ones first."""
         # "failed" sorts after "done" and the empty outcome, so the descending order puts it first.
         # Runs for which it was done already come after those for which it was not possible.
         items = BulkItem.objects.using(storage().alias).filter(job_id=job.pk)
@@ -197,7 +194,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         return {"page": page, "rows": [self._item_row(item, runs_by_id.get(item.run_id)) for item in rows]}
 
     def _item_row(self, item: BulkItem, run: Instance | None) -> dict[str, Any]:
-        """Return the template context for one run of a bulk job; ``run`` is None if the user may not see it."""
+        """Return the context of one run, which is None if the user may not see it."""
         row = {
             "run": run,
             "run_id": item.run_id,
@@ -214,7 +211,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         return row
 
     def _load_runs(self, request: HttpRequest, ids: list[UUID]) -> dict[UUID, Instance]:
-        """Return the runs with these ids, by id, without runs that the user may not see."""
+        """Return the runs by id, without those that the user may not see."""
         if not policy().allows(user_of(request), VIEW):
             return {}
         restricted_runs = visible_runs(self.admin_site, request)
@@ -225,11 +222,7 @@ class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
         return reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[run_id])
 
     def _find_job(self, request: HttpRequest, ref: str, *, action_name: str = "view") -> BulkJob | None:
-        """Return the job with the id ``ref``, or None if there is none or the user may not see it.
-
-        Raises ``PermissionDenied`` if the user may not start bulk jobs. The audit log then records that the operation
-        ``action_name`` was refused.
-        """
+        """Return None for a job that the user may not see. Raises ``PermissionDenied``, audited as ``action_name``."""
         if not self.has_view_permission(request):
             refuse(request, action_name, bulk_permission_error())
         try:

@@ -286,10 +286,7 @@ class OperatorActionView(RunActionView):
         return self.admin.address_of(new_run)
 
     def _repeated_work(self, request: HttpRequest, run: Instance) -> list[str]:
-        """Return a line for each activity or child run that a reset or fork would repeat.
-
-        The URL names the activation to which the run is reset (``?to=``). The list is empty for other operations.
-        """
+        """Return the activities and child runs that a reset or fork to ``?to=`` would repeat; else an empty list."""
         activation_text = request.GET.get("to", "")
         if (
             not issubclass(self._action_class(request), ReplayFromAction)

@@ -62,7 +62,7 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
     sortable_by = ("enqueued",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[M]:
-        """Return the background tasks; for a list, without loading their arguments and results, which may be long."""
+        """Defer arguments and results in a list, because they may be long."""
         queryset = super().get_queryset(request)
         is_detail_view = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
         if is_detail_view:
@@ -70,10 +70,7 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
         return queryset.defer(*self.deferred_fields)
 
     def get_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
-        """Return the names of the fields of the page of a background task.
-
-        Arguments, results and errors are left out for users who may not see payloads.
-        """
+        """Leave out arguments, results and errors for users who may not see payloads."""
         can_view_payloads = policy().allows(user_of(request), VIEW_PAYLOAD)
         return [name for name in cast("Any", self.fields) if can_view_payloads or name not in _PAYLOADS]
 
@@ -86,10 +83,7 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
         form_url: str = "",
         obj: M | None = None,
     ) -> HttpResponse:
-        """Render the page of a background task.
-
-        If the user sees its payloads, the audit log records that they have read them.
-        """
+        """Record a read in the audit log if the user sees the payloads."""
         # Here and not in change_view: Django has found the object and checked the permission to see it by now.
         if obj is not None and policy().allows(user_of(request), VIEW_PAYLOAD):
             task_id = obj.run_id if isinstance(obj, EnqueuedTask) else obj.pk

@@ -131,10 +131,7 @@ class WorkerAdmin(ReadOnlyAdmin[Worker]):
     def _operate(
         self, request: HttpRequest, object_id: str, action: type[DrainWorker], success_message: Any
     ) -> HttpResponse:
-        """Drain or undrain the worker if the request is a POST, and redirect to its page.
-
-        ``action`` is the operation. The page shows ``success_message``, or the error if the operation is refused.
-        """
+        """Drain or undrain the worker on a POST. Its page shows a refusal."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         form = ReasonForm(request.POST)
@@ -385,10 +382,7 @@ class SwitchedOffAdmin(ReadOnlyAdmin[SwitchedOff]):
         return self._operate(request, SwitchOn, _("Switched on. Waiting work will continue within a second."))
 
     def _operate(self, request: HttpRequest, action: type[SwitchOff], success_message: Any) -> HttpResponse:
-        """Execute ``action`` if the request is a POST with a valid form, and redirect to the list.
-
-        The list shows ``success_message``, or the error if the operation is refused.
-        """
+        """Execute the action on a POST. The list shows a refusal."""
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         form = SwitchForm(request.POST, alias=storage().alias)

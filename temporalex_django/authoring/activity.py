@@ -219,7 +219,6 @@ class ActivityOptions:
             raise WorkflowDefinitionError("activity options: " + "; ".join(errors))
 
     def _value_errors(self) -> Iterator[str]:
-        """Yield a sentence for each option whose value is not valid."""
         for name in _TIMEOUTS:
             value = getattr(self, name)
             try:
@@ -240,7 +239,6 @@ class ActivityOptions:
                 yield f"{name} must be True or False, not {flag!r}"
 
     def _combination_errors(self) -> Iterator[str]:
-        """Yield a sentence for each pair of options that exclude each other."""
         if self.local and self.atomic:
             yield "an atomic activity runs in the turn itself: it cannot also be local"
         if self.local and (self.queue is not None or self.schedule_to_start is not None):
@@ -253,7 +251,6 @@ class ActivityOptions:
             yield "an atomic activity runs in the turn itself: remove queue and start_to_close"
 
     def _limit_errors(self) -> list[str]:
-        """Return a sentence for each limit that is not valid, or that another option excludes."""
         limits = {name: value for name in _LIMITS if (value := getattr(self, name)) is not None}
         errors = limit_errors(limits)
         if self.concurrency_key is not None and (error := key_error(self.concurrency_key)):
@@ -390,11 +387,7 @@ class Activity(ForeignMethods, Generic[P, R]):
         return cast("AwaitableCall[R]", call)
 
     def _encode_argument(self, port: WorkflowRuntime, key: int | str, arg: Any) -> Any:
-        """Return an argument as plain data. ``key`` is its position or its name.
-
-        Raises ``PayloadError`` if the annotation of its parameter does not turn the plain data into the same value
-        again.
-        """
+        """Raise ``PayloadError`` if the annotation does not turn the plain data into the same value again."""
         label = f"argument {repr(key) if isinstance(key, str) else key + 1} of {self.name}"
         # Checked at the call: a worker would decode another value much later, far from the code that passed it (see
         # decision 15).
@@ -402,11 +395,10 @@ class Activity(ForeignMethods, Generic[P, R]):
         return port.run_context.encode_lossless(arg, label, read=partial(self._decode_argument, key), annotate=advice)
 
     def _decode_argument(self, key: int | str, plain: Any) -> Any:
-        """Return an argument from plain data, as its annotation says. ``key`` is its position or its name."""
         return codec.convert(plain, self._parameter_type(key))
 
     def _parameter_type(self, key: int | str) -> Any:
-        """Return the annotation of the parameter that takes the argument ``key``, a position or a name; or Any."""
+        """Return the annotation of the parameter that takes the argument at a position or under a name; or Any."""
         parameters = [*inspect.signature(self.__wrapped__).parameters.values()]
         if isinstance(key, int):
             matches = (p for i, p in enumerate(parameters) if i == key or p.kind is p.VAR_POSITIONAL)
@@ -465,10 +457,7 @@ class Activity(ForeignMethods, Generic[P, R]):
         return count in self._positional
 
     def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
-        """Assign the arguments of a call to parameters of the function.
-
-        Raises ``TypeError`` with the name of the activity.
-        """
+        """Raise ``TypeError`` with the name of the activity."""
         if self._signature is None:
             self._signature = inspect.signature(self.__wrapped__)
         try:

@@ -114,10 +114,7 @@ def wait_for_signal(name: str) -> AwaitableCall[Any]:
 
 
 def _require_declared(port: WorkflowRuntime, primitive: str, signal_names: Iterable[str]) -> None:
-    """Raise ``WorkflowDefinitionError`` if one of the signals is not declared, although the class declares signals.
-
-    Such a signal is refused when it is sent, so a wait for it would never end. ``primitive`` begins the message.
-    """
+    """Raise ``WorkflowDefinitionError`` for an undeclared signal: it cannot be sent, so a wait would never end."""
     declared_names = port.run_context.signals
     if declared_names is not None and (missing := [name for name in signal_names if name not in declared_names]):
         raise WorkflowDefinitionError(
@@ -318,10 +315,7 @@ def race(*branches: Any) -> AwaitableCall[tuple[int, Any]]:
 def _timeout(
     port: WorkflowRuntime, primitive: str, timeout: timedelta | float | None, until: datetime | None
 ) -> float | None:
-    """Return the seconds until a wait of ``primitive`` times out, or None if it never does.
-
-    Raises ``WorkflowDefinitionError`` if both a duration and an instant are given.
-    """
+    """Return the seconds, or None for no timeout. Raises ``WorkflowDefinitionError`` if both are given."""
     label = f"the timeout of {primitive}"
     if until is None:
         return None if timeout is None else names.timeout_seconds(timeout, label=label, instant="until=...")
@@ -555,10 +549,7 @@ class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic only i
         return (port is None or not port.run_context.replaying) and super().isEnabledFor(level)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Add the ids of the active run to the extra fields of a log record.
-
-        Returns ``(message, keyword arguments)`` for the log call, as ``LoggerAdapter`` requires.
-        """
+        """Add the ids of the active run. Returns ``(message, keyword arguments)``, as ``LoggerAdapter`` requires."""
         port = current.current_runtime()
         if port is not None:
             ids = {
@@ -574,11 +565,7 @@ logger = _Logger(logging.getLogger("temporalex_django.workflow"), {})
 
 
 def _child_id(workflow: type[Workflow], id: str | None, value: str | int | uuid.UUID | None) -> str | None:
-    """Return the business id that a call of ``child`` names, or None if it is to be derived from the parent run.
-
-    ``id`` is the business id itself; ``value`` is turned into one by the ``unique`` of the class. If the scope of
-    ``unique`` is ``none``, a suffix after the value makes the id differ from others.
-    """
+    """Return the business id, or None to derive it from the parent run. Scope ``none`` adds a suffix to differ."""
     if id is not None and value is not None:
         raise InvalidId(f"{workflow.name}: give id= or value=, not both")
     if value is None:

@@ -121,7 +121,7 @@ def name_function(cls: type[Workflow] | None, request: RunRequest[T]) -> RunRequ
 
 
 def _name_of_function(cls: type[Workflow] | None, kind: str, fn: Callable[..., Any]) -> str:
-    """Return the name of the update or query that a function of a class handles. Raises ``WorkflowDefinitionError``."""
+    """Raise ``WorkflowDefinitionError`` unless the function handles exactly one message of that kind."""
     if cls is None:
         raise WorkflowDefinitionError(f"{kind}: this process lacks the class of the run: pass the name, not {fn!r}")
     if kind == "query":
@@ -193,10 +193,7 @@ def check_payload(
 
 
 def _functions_of(cls: type[Workflow]) -> Iterator[FunctionType]:
-    """Yield the methods of a workflow class, and the functions that they name, directly or not.
-
-    Only functions from the modules of the class and its bases are followed.
-    """
+    """Yield the methods, and functions that they name, directly or not, of the modules of the class and its bases."""
     bases = [base for base in cls.__mro__ if issubclass(base, Workflow) and base is not Workflow]
     pending = [fn for base in bases for fn in vars(base).values() if isinstance(fn, FunctionType)]
     modules = {base.__module__ for base in bases}
@@ -213,7 +210,7 @@ def _functions_of(cls: type[Workflow]) -> Iterator[FunctionType]:
 
 
 def _parse_source(fn: FunctionType) -> ast.AST | None:
-    """Return the source of a function as a syntax tree, or None if the source cannot be read."""
+    """Return None if the source cannot be read."""
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(fn)))
     except (OSError, TypeError, SyntaxError, ValueError, TokenError):
@@ -244,17 +241,13 @@ class _PhaseReader:
                 self.assigned.setdefault(node.targets[0].id, node.value)
 
     def messages(self) -> Iterator[DeclaredMessage]:
-        """Yield the messages of the phases that the function opens, and the signals that it waits for."""
         for kind, name, handler in self.declarations():
             yield (
                 DeclaredMessage(kind=kind, name=name) if handler is None else self.build_message(kind, name, handler)
             )
 
     def declarations(self) -> Iterator[tuple[MessageKind, str, Any]]:
-        """Yield ``(kind, message name, handler)`` for each message that the function takes.
-
-        A handler is a node of the source, or the function itself. It is None for a signal that code waits for.
-        """
+        """Yield ``(kind, message name, handler)``: a node or a function, or None for a signal that code waits for."""
         for call in ast.walk(self.source):
             if not isinstance(call, ast.Call):
                 continue
@@ -269,10 +262,7 @@ class _PhaseReader:
                 yield "signal", str(call.args[0].value), None
 
     def problems(self) -> Iterator[tuple[int, str]]:
-        """Yield ``(line in the function, sentence)`` for each handler that its phase would refuse.
-
-        It cannot take ``(args, state)``, or nothing fits its annotation.
-        """
+        """Yield ``(line in the function, sentence)``: a handler refuses two arguments, or nothing fits its type."""
         for kind, name, handler in self.declarations():
             if handler is None:
                 continue
@@ -287,10 +277,7 @@ class _PhaseReader:
                 yield line, f"nothing can be read back from JSON as the annotation of {message}: {reason}"
 
     def accepts_two(self, handler: Any) -> bool:
-        """Return False if the source shows that a handler cannot be called with two arguments.
-
-        ``handler`` is a node of the source, or the function itself.
-        """
+        """Return False if the source shows that the handler, a node or a function, refuses two arguments."""
         bound = 0
         if isinstance(handler, ast.Lambda):
             return _accepts(handler.args, 2)
@@ -303,12 +290,7 @@ class _PhaseReader:
         return not callable(value) or accepts_arguments(value, 2 + bound)
 
     def entries(self, node: ast.expr) -> Iterator[tuple[str, Any]]:
-        """Yield pairs ``(message name, handler)`` of a dictionary of handlers in the source.
-
-        ``node`` is that dictionary, or a name for it.
-
-        A handler is a node of the source, or the function itself.
-        """
+        """Yield ``(message name, handler)``. ``node`` is a dictionary or its name, a handler a node or a function."""
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if key is None:
@@ -321,11 +303,7 @@ class _PhaseReader:
             yield from ((name, value) for name, value in table.items() if isinstance(name, str))
 
     def build_message(self, kind: MessageKind, name: str, handler: Any) -> DeclaredMessage:
-        """Return the message ``name`` with its types and the docstring, all from its handler.
-
-        ``handler`` is a node of the source or the function itself; a call of ``update``, ``signal`` or ``partial`` is
-        unpacked.
-        """
+        """Describe the message by its handler, a node or a function. Calls that wrap the handler are unpacked."""
         message = DeclaredMessage(kind=kind, name=name)
         bound = 0
         returns: Any = _MISSING
@@ -353,11 +331,7 @@ class _PhaseReader:
         return message if kind == "update" else replace(message, answer_type=Any)
 
     def with_types(self, message: DeclaredMessage, handler: Any, *, bound: int) -> DeclaredMessage:
-        """Return ``message`` with the annotations, the docstring and the function of a handler.
-
-        ``handler`` is a node of the source or the function itself. ``bound`` is the number of parameters before the
-        payload, besides ``self``.
-        """
+        """Add types, docstring and function. ``bound`` counts the parameters before the payload, besides ``self``."""
         if isinstance(handler, ast.Name) and (inner := self.nested.get(handler.id)) is not None:
             parameters = [*inner.args.posonlyargs, *inner.args.args]
             annotation = self.annotation(parameters[bound].annotation if len(parameters) > bound else None)
@@ -377,15 +351,12 @@ class _PhaseReader:
         return replace(message, args_type=annotation, answer_type=answer_type, about=about, fn=value)
 
     def annotation(self, node: ast.expr | None) -> Any:
-        """Return the annotation that a node of the source is, or Any if there is none or it is not known."""
+        """Return Any if there is no annotation or it is not known."""
         annotation = _MISSING if node is None else self.evaluate(node)
         return Any if annotation is _MISSING else annotation
 
     def evaluate(self, node: ast.expr) -> Any:
-        """Return the value of an expression of names, attributes, texts and annotations.
-
-        Nothing is called. Returns ``_MISSING`` if the value is not known.
-        """
+        """Return the value without calling anything, or ``_MISSING`` if it is not known."""
         match node:
             case ast.Constant(value=value):
                 return value
@@ -399,10 +370,7 @@ class _PhaseReader:
         return self.evaluate_composite(node)
 
     def evaluate_composite(self, node: ast.expr) -> Any:
-        """Return the value of an annotation with several parts, such as ``list[int]`` or ``int | None``.
-
-        Returns ``_MISSING`` for any other expression.
-        """
+        """Return the value of ``list[int]`` or ``int | None``, for example; ``_MISSING`` for other expressions."""
         match node:
             case ast.Subscript(value=inner, slice=index):
                 return _join_annotations(self.evaluate(inner), self.evaluate(index), operator.getitem)
@@ -415,7 +383,6 @@ class _PhaseReader:
 
 
 def _accepts(parameters: ast.arguments, count: int) -> bool:
-    """Return True if a function with these parameters can be called with ``count`` positional arguments."""
     positional = len(parameters.posonlyargs) + len(parameters.args)
     if any(default is None for default in parameters.kw_defaults) or positional - len(parameters.defaults) > count:
         return False
@@ -423,10 +390,7 @@ def _accepts(parameters: ast.arguments, count: int) -> bool:
 
 
 def _join_annotations(left: Any, right: Any, join: Callable[[Any, Any], Any]) -> Any:
-    """Return the annotation that ``join(left, right)`` makes, such as ``list[int]`` or ``int | None``.
-
-    Returns ``_MISSING`` if the two parts do not form an annotation.
-    """
+    """Return an annotation such as ``list[int]`` or ``int | None``, or ``_MISSING`` if the parts form none."""
     if (
         left is _MISSING
         or right is _MISSING
@@ -444,7 +408,7 @@ def _is_special_form(value: Any) -> bool:
 
 
 def _parameter_annotation(fn: Any, index: int) -> Any:
-    """Return the annotation of the parameter at ``index``, or Any if there is none."""
+    """Return Any if there is no annotation."""
     try:
         names = [*inspect.signature(fn).parameters]
     except (TypeError, ValueError):
@@ -453,7 +417,7 @@ def _parameter_annotation(fn: Any, index: int) -> Any:
 
 
 def _closure_variables(fn: FunctionType) -> dict[str, Any]:
-    """Return the variables that a function closes over, by name, without those that have no value yet."""
+    """Return the variables by name, without those that have no value yet."""
     variables = {}
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
         try:

@@ -82,7 +82,6 @@ def problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
 
 
 def _identity_problems(cls: type[Workflow]) -> Iterator[str]:
-    """Yield the problems of the attributes by which runs of the class are found, such as its name."""
     if not names.is_name(cls.name) or cls.name.startswith("__"):
         yield f"name {names.quoted(cls.name)} must be a string of 1 to 200 printable characters that does not begin with '__'"
     if type(cls.version) is not int or cls.version < 1:
@@ -96,7 +95,6 @@ def _identity_problems(cls: type[Workflow]) -> Iterator[str]:
 
 
 def _label_problems(cls: type[Workflow]) -> Iterator[str]:
-    """Yield the problems of the tags and the metadata, which are stored with each run."""
     if not isinstance(cls.tags, (list, tuple)) or not all(isinstance(tag, str) for tag in cls.tags):
         yield f"tags {cls.tags!r} must be a list of strings"
     else:
@@ -136,7 +134,6 @@ def _duration_problems(cls: type[Workflow]) -> Iterator[str]:
 
 
 def _exposure_problems(cls: type[Workflow]) -> Iterator[str]:
-    """Yield the problems of the attributes that say who may start a run and what is shown of it."""
     if cls.updates_in not in (None, "request", "workers"):
         yield f'updates_in must be "request" or "workers", not {cls.updates_in!r}'
     if cls.backend not in (None, names.TABLES, names.TEMPORAL):
@@ -156,7 +153,6 @@ def _exposure_problems(cls: type[Workflow]) -> Iterator[str]:
 
 
 def _signal_problems(cls: type[Workflow]) -> Iterator[str]:
-    """Yield the problems of the names in ``signals``."""
     if cls.signals is None:
         return
     if not isinstance(cls.signals, (list, tuple)):
@@ -171,11 +167,7 @@ def _signal_problems(cls: type[Workflow]) -> Iterator[str]:
 
 
 def _typed_name_problems(cls: type[Workflow], attribute: str, kinds: Container[Any], type_names: str) -> Iterator[str]:
-    """Yield the problems of a mapping of names to types: the class attribute ``stored`` or ``search_attributes``.
-
-    ``attribute`` is the name of that attribute. ``kinds`` are the valid types, and ``type_names`` lists them for the
-    message. The values are plain text in the database, so a redacted field is refused here.
-    """
+    """Check ``stored`` or ``search_attributes``: plain text in the database, so no field may be redacted."""
     types = getattr(cls, attribute)
     if not isinstance(types, Mapping):
         yield f"{attribute} {types!r} must be a mapping of fields to types, such as {{'total': Decimal}}"
@@ -193,7 +185,6 @@ def _typed_name_problems(cls: type[Workflow], attribute: str, kinds: Container[A
 
 
 def _path_problems(paths: Any) -> Iterator[str]:
-    """Yield a problem for each path in the class attribute ``redacted`` that can lead to no field."""
     if not isinstance(paths, (list, tuple)):
         yield f"redacted {paths!r} must be a tuple of paths such as 'card' or 'customer.email'"
         return
@@ -220,7 +211,7 @@ def signature_problems(functions: Mapping[str, Callable[..., Any]], form: str, *
 
 
 def _misspelling_problems(cls: type[Workflow], base: type[Workflow]) -> Iterator[str]:
-    """Yield a sentence for each attribute of ``cls`` that looks like a misspelt attribute of ``Workflow``."""
+    """Yield a sentence for each attribute that looks like a misspelt attribute of ``Workflow``."""
     # Nothing else reads unknown attributes: `taskqueue = "slow"` would be ignored, and runs would start in the wrong
     # queue.
     annotated = {name for cls in base.__mro__ for name in getattr(cls, "__annotations__", {})}
@@ -240,7 +231,7 @@ def _misspelling_problems(cls: type[Workflow], base: type[Workflow]) -> Iterator
 
 
 def _foreign_problem(name: str) -> str:
-    """Return the sentence about an attribute that other parts or other packages have; "" for any other."""
+    """Return a sentence if the attribute belongs to other parts or other packages, else ""."""
     if name in _FOREIGN_NAMES:
         return f"there is no attribute {name!r}: did you mean {_FOREIGN_NAMES[name]!r}? (if not, rename it)"
     if name in _FOREIGN_SETTINGS:
@@ -273,7 +264,7 @@ def json_problems(label: str, value: Any, path: str = "") -> Iterator[str]:
 
 
 def _text_problems(label: str, value: str) -> Iterator[str]:
-    """Yield a sentence, which ``label`` begins, if database columns cannot hold the text ``value``."""
+    """Yield a sentence if database columns cannot hold the text."""
     try:
         check_text(value, label=f"{label} {value!r}")
     except PayloadError as exc:
@@ -431,10 +422,7 @@ def require_same_class(cls: Any, registered: Any) -> None:
 
 
 def _is_same_value(old: Any, new: Any, assumed: tuple[tuple[Any, Any], ...]) -> bool:
-    """Return True if two values cannot be told apart by code that reads them.
-
-    ``assumed`` are the pairs that are being compared already: a function may refer to itself.
-    """
+    """Return True if code cannot tell them apart. ``assumed`` are open pairs: a function may refer to itself."""
     if old is new or any(old is a and new is b for a, b in assumed):
         return True
     if type(old) is not type(new):
@@ -462,7 +450,6 @@ def _is_same_value(old: Any, new: Any, assumed: tuple[tuple[Any, Any], ...]) -> 
 def _are_same(
     old: Iterable[tuple[Any, Any]], new: Iterable[tuple[Any, Any]], assumed: tuple[tuple[Any, Any], ...]
 ) -> bool:
-    """Return True if two collections of pairs have the same keys, and the same value for each."""
     old_values, new_values = dict(old), dict(new)
     return old_values.keys() == new_values.keys() and all(
         _is_same_value(value, new_values[key], assumed) for key, value in old_values.items()
@@ -488,7 +475,6 @@ def _bound(fn: FunctionType) -> Iterator[tuple[Any, Any]]:
 
 
 def _own_attributes(cls: type) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a class that its statement sets."""
     for name, value in vars(cls).items():
         if not name.startswith("__") and name not in _DERIVED:
             yield name, value

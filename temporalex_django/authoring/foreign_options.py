@@ -311,7 +311,7 @@ def call_options(name: str, arguments: Iterable[str], option_names: Iterable[str
 
 
 def _advice(option: str, options: Sequence[str], words: Mapping[str, str]) -> str:
-    """Return the end of the sentence about an unknown option: what to write, or "" if nothing is like it."""
+    """Return what to write, or "" if nothing is like the option."""
     if option in words:
         return f": write {words[option]}"
     near = difflib.get_close_matches(option, options, n=1, cutoff=0.75)

@@ -42,7 +42,7 @@ RESULT_TIMEOUT: Final = 30.0
 
 
 def _answers_options(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Return a decorator for a method that sends a message: it answers fields of the value that are options."""
+    """Decorate a method that sends a message: it answers fields of the value that are options."""
     fields = "the arguments are one value, so write it after the name: "
     return foreign_options.answers_foreign_options(name, foreign_options.MESSAGE, fields=fields)
 
@@ -554,13 +554,10 @@ def make_handle(address: RunAddress, backend: Backend) -> WorkflowHandle[Any]:
 
 
 def _unless_none(value: Any) -> Any:
-    """Return the input of an operation as it is, or ``UNSET`` for None, so that the operation uses its own default."""
+    """Return ``UNSET`` for None, so that the operation uses its own default."""
     return UNSET if value is None else value
 
 
 def _point(to: int | None, messages: str, edited: Any) -> dict[str, Any]:
-    """Return the inputs by which a reset or a fork knows where and how to continue, as a dict by name.
-
-    The inputs that are None are left out, so that the operation uses its own default.
-    """
+    """Return the inputs of a reset or a fork without those that are None, for which the operation has defaults."""
     return inputs(to=_unless_none(to), messages=_unless_none(messages), edited=_unless_none(edited))

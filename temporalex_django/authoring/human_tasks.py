@@ -258,11 +258,7 @@ def positive_seconds(value: Any, *, label: str) -> float:
 
 
 def _check_outcomes(label: str, outcomes: Sequence[str], *, due: bool) -> tuple[str, ...]:
-    """Return the names of the outcomes of an approval as a tuple, or raise ``WorkflowDefinitionError``.
-
-    With ``due``, the name ``overdue`` is reserved for an approval that nobody has decided in time. ``label`` begins the
-    message.
-    """
+    """Raise ``WorkflowDefinitionError`` for bad names. With ``due``, ``overdue`` is reserved."""
     if isinstance(outcomes, str) or not isinstance(outcomes, Sequence) or not outcomes:
         raise WorkflowDefinitionError(f"{label}: outcomes must be a list of names, not {outcomes!r}")
     outcome_names = tuple(
@@ -279,10 +275,7 @@ def _check_outcomes(label: str, outcomes: Sequence[str], *, due: bool) -> tuple[
 
 
 def _check_form(label: str, form: Any) -> Any:
-    """Return the description of the form that an approval declares: a type, or the path of a Django form.
-
-    ``label`` begins the message of a ``WorkflowDefinitionError``.
-    """
+    """Return a type, or the path of a Django form. Raises ``WorkflowDefinitionError``."""
     try:
         return build_form_spec(form, label)
     except TypeError:

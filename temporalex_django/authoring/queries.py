@@ -40,7 +40,7 @@ def query(name: str) -> QueryDecorator:
 
 
 def _problem(marked: Any, function: Any) -> str | None:
-    """Return why ``marked``, a value under ``@query``, cannot answer a query, or None. ``function`` is its function."""
+    """Return why ``marked``, a value under ``@query``, cannot answer a query, or None."""
     if not callable(function):
         return f"{function!r} is not a function: write @query over @staticmethod and `def`"
     if isinstance(marked, classmethod):

@@ -156,7 +156,6 @@ class Redactor:
         return {k: self._redact_attribute(k, v, message_name) for k, v in attributes.items()}
 
     def _redact_attribute(self, key: str, value: Any, message_name: str) -> Any:
-        """Return the attribute ``key`` of an event as the user may see it."""
         if key in _SHAPE_KEYS:
             return value
         if key in _TEXT_KEYS and isinstance(value, str):
@@ -186,7 +185,7 @@ class Redactor:
         return replace(activity, last_failure=redacted_failure)
 
     def _for_child(self, workflow: object) -> Redactor:
-        """Return the redactor for payloads of a child. ``workflow`` is the name of its class, or None if unknown."""
+        """Return a redactor. ``workflow`` is the name of the child's class, or None if unknown."""
         # One class that is missing here could redact anything, so everything is hidden then.
         names = [workflow] if isinstance(workflow, str) else [*workflows.registry]
         path_lists = [redacted_paths_of(name) for name in names]

@@ -143,10 +143,7 @@ def async_method(method: Callable[Concatenate[H, P], T]) -> Callable[Concatenate
 
 
 def _with_signature(method: M, build: Callable[..., Any]) -> M:
-    """Return ``method`` with the annotations and the signature of ``build``.
-
-    The annotation of its result is ``T`` where ``build`` returns ``RunRequest[T]``.
-    """
+    """Take annotations and signature from ``build``; a ``RunRequest[T]`` becomes ``T``."""
     signature = inspect.signature(build)
     result = str(signature.return_annotation).removeprefix("RunRequest[").removesuffix("]")
     method.__annotations__ = {**build.__annotations__, "return": result}
@@ -210,10 +207,7 @@ def check_start_times(start_at: object, start_delay: object, start_before: objec
 
 
 def _check_time(value: object, name: str, *, label: str) -> datetime | None:
-    """Return ``value``, the option ``name`` of a start, if it is None or a datetime with a time zone.
-
-    ``label`` names the start in the message. Raises ``InvalidStart``.
-    """
+    """Raise ``InvalidStart`` for a value that is not None or a datetime with a time zone."""
     if value is None:
         return None
     try:

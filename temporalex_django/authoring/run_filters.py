@@ -67,7 +67,7 @@ def _check_cause(value: Any) -> str:
 
 
 def _check_statuses(value: Any) -> list[str]:
-    """Return the value of the filter ``status``, one status or several, as a list. Raises ``ValueError``."""
+    """Return one status or several as a list. Raises ``ValueError``."""
     statuses = [value] if isinstance(value, str) else [*value] if isinstance(value, Iterable) else []
     unknown_statuses = [status for status in statuses if not isinstance(status, str) or status not in STATUSES]
     if unknown_statuses or not statuses:
@@ -406,7 +406,7 @@ def check_filters(cls: type[Startable], filters: Mapping[str, Any]) -> dict[str,
 
 
 def _check_filter(cls: type[Startable], name: str, value: Any) -> Any:
-    """Return the checked value of the filter ``name`` for a list of runs of ``cls``. Raises ``ValueError``."""
+    """Raise ``ValueError`` for a value that the filter cannot have."""
     if name == "order":
         return _check_order(value)
     kind = CODE_FILTERS[name].type
@@ -484,10 +484,9 @@ def parse_conditions(cls: type[Startable], mapping: Any, *, texts: bool = False)
 
 
 def _parse_condition(cls: type[Startable], key: Any, value: Any, *, texts: bool) -> SearchCondition:
-    """Return the condition for a key such as ``total__gt`` and a value, for runs of the class ``cls``.
+    """Parse a key such as ``total__gt``; with ``texts``, numbers and times are texts.
 
-    ``texts`` is True if numbers and times are texts. Raises ``TypeError`` for an unknown key, and ``ValueError`` for a
-    value that the attribute cannot have.
+    Raises ``TypeError`` for an unknown key, and ``ValueError`` for a value that the attribute cannot have.
     """
     valid_keys = condition_keys(cls)
     if key not in valid_keys:
@@ -519,7 +518,7 @@ def _parse_condition(cls: type[Startable], key: Any, value: Any, *, texts: bool)
 
 
 def _operators_of(kind: AttributeType) -> tuple[str, ...]:
-    """Return the operators (keys of ``OPERATORS``) that conditions on attributes of this type may have."""
+    """Return keys of ``OPERATORS``."""
     if kind.is_ordered:
         return _RANGES
     return ("", "prefix") if kind.column == "text" else ("",)

@@ -61,7 +61,6 @@ class _ConditionalMethod:
 
 
 def _missing_message(owner: type[Startable], name: str) -> str:
-    """Return the message of the ``AttributeError`` for a method ``name`` that the class ``owner`` does not have."""
     if owner.dispatched_by is not None:
         return f"{owner.__name__} is a version of {owner.dispatched_by.__name__}: use {owner.dispatched_by.__name__}.{name}"
     if owner.unique is None:
@@ -84,10 +83,7 @@ class ForeignMethod:
 
 
 def _takes_arguments_of(build: Callable[..., Any]) -> Callable[[M], M]:
-    """Return a decorator that gives a method the name, the docstring and the signature of ``build``.
-
-    ``build`` is the function that builds the request which the method performs.
-    """
+    """Give a method the name, docstring and signature of ``build``, whose request it performs."""
 
     def decorate(method: M) -> M:
         wraps(build)(method)
@@ -465,10 +461,7 @@ START_API = frozenset(
 
 
 def _request_of_item(cls: Any, item: Any, by: Person | None) -> StartRequest:
-    """Return the start request for an item of ``start_many``: an input, or a tuple ``(input, options)``.
-
-    Raises ``TypeError`` for a tuple of another form.
-    """
+    """Take an input or ``(input, options)``. Raises ``TypeError`` for another tuple."""
     if not isinstance(item, tuple):
         return Startable._start(cls, args=item, by=by)  # noqa: SLF001 - of this module
     if len(item) != 2 or not isinstance(item[1], Mapping) or "by" in item[1] or "args" in item[1]:

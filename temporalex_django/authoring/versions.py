@@ -94,7 +94,6 @@ class VersionedWorkflow(Startable):
 
 
 def _problems(cls: type[VersionedWorkflow]) -> list[str]:
-    """Return one sentence for each problem of the class ``cls``, a dispatcher over versions."""
     problems: list[str] = []
     versions = cls.versions
     if "version" in cls.__dict__:
@@ -122,7 +121,7 @@ def _problems(cls: type[VersionedWorkflow]) -> list[str]:
 
 
 def _conflicts(classes: Sequence[type[Workflow]]) -> Iterator[str]:
-    """Yield a sentence for each declaration in which the versions of a dispatcher contradict each other."""
+    """Yield a sentence for each contradiction between versions."""
     if len({version.unique for version in classes}) > 1:
         yield "its versions differ in `unique`: a value must mean the same in all of them"
     # Runs of all versions are in the same tables, so none may store as plain text what another redacts.
@@ -140,7 +139,6 @@ def _conflicts(classes: Sequence[type[Workflow]]) -> Iterator[str]:
 
 
 def _version_problems(cls: type[VersionedWorkflow], number: Any, version: Any) -> Iterator[str]:
-    """Yield a sentence for each problem of ``version``, the class under ``number`` in ``versions`` of a dispatcher."""
     if type(number) is not int or number < 1:
         yield f"the version {number!r} must be a whole number of 1 or more"
     if not (isinstance(version, type) and issubclass(version, Workflow) and "definition" in vars(version)):
@@ -155,7 +153,7 @@ def _version_problems(cls: type[VersionedWorkflow], number: Any, version: Any) -
 
 
 def _belongs_to(version: type, dispatcher: type) -> bool:
-    """Return True if the class ``version`` is defined inside the dispatcher's class, or in the same package."""
+    """Return True if ``version`` is nested in the dispatcher, or in the same package."""
     is_nested = version.__qualname__.startswith(f"{dispatcher.__qualname__}.")
     return is_nested or _package(version) == _package(dispatcher)
 

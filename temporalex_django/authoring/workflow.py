@@ -165,18 +165,13 @@ class Workflow(Startable):
 
     @classmethod
     def _problems(cls) -> Iterator[str]:
-        """Yield one sentence for each problem of the class."""
         return definition.problems(cls, Workflow)
 
     @classmethod
     def _external_close_signals(
         cls, status: str, started_at: datetime | None, ended_at: datetime
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the Django signals to send after a run was closed from outside, as ``(name, arguments)``.
-
-        Only graphs have such signals. ``status`` is the final status of the run, which started and ended at the two
-        times.
-        """
+        """Yield ``(name, arguments)`` of the Django signals after a close from outside. Only graphs have any."""
         del status, started_at, ended_at  # graphs read them
         return iter(())
 
@@ -253,10 +248,7 @@ class Workflow(Startable):
 
     @classmethod
     def _call_query(cls, fn: Callable[..., Any] | None, name: str, args: Any, state: Any) -> Any:
-        """Return the answer to the query ``name``: from ``fn``, or from ``handle_query`` if ``fn`` is None.
-
-        ``args`` are the arguments of the query, and ``state`` is the published state.
-        """
+        """Ask ``fn``, or ``handle_query`` if it is None, about the published state."""
         if fn is None:
             return cls.handle_query(name, args, state)
         return fn(state, args) if queries.takes_args(fn) else fn(state)
@@ -355,7 +347,6 @@ class Workflow(Startable):
 
 
 def _query_hooks(workflow: str, name: str) -> AbstractContextManager[None]:
-    """Return the context manager in which a query is answered: the hooks ``query`` of interceptors."""
     if not chain.query:
         return nullcontext()
     return around(chain.query, QueryCall(workflow=workflow, name=name))
@@ -548,7 +539,7 @@ def last_definition_number() -> int:
 
 
 def _entry_point(cls: type[Workflow]) -> Callable[[Any], Any]:
-    """Return a function ``(args)`` that creates the coroutine of a new run of the class from its input."""
+    """Return a function that creates the coroutine of a new run from its input."""
 
     def entry(args: Any) -> Any:
         guard.watch(cls)
@@ -558,7 +549,7 @@ def _entry_point(cls: type[Workflow]) -> Callable[[Any], Any]:
 
 
 def _args_type(cls: type[Workflow]) -> Any:
-    """Return the annotation of the input of ``run``; Any if there is none."""
+    """Return the annotation of the input of ``run``, or Any."""
     parameters = [name for name in inspect.signature(cls.run).parameters if name != "self"]
     return codec.resolve_hints(cls.run).get(parameters[0], Any) if parameters else Any
 

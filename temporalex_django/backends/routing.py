@@ -49,7 +49,7 @@ def read_history(target: RunTarget, *, storage: DjangoStorage, timeout: float | 
 
 
 def _cluster() -> RunBackend:
-    """Return the backend of runs on a Temporal cluster, whose modules are imported at the first call."""
+    """Import the modules of the cluster at the first call."""
     try:
         backend: RunBackend = _load_cluster()
     except ImportError as exc:

@@ -88,11 +88,7 @@ def unit_for(primitive: Primitive, name: str | None = None) -> Unit:
 
 
 def _check_unit(unit: Unit | None, primitive: Primitive, name: str | None) -> Unit:
-    """Return ``unit``, the coroutine of workflow code that runs now, if it may call ``primitive``.
-
-    Raises ``OutsideWorkflow`` if ``unit`` is None. Raises ``NestingError`` if the primitive is refused in its kind of
-    unit: for example, a handler may not open a phase. ``name`` is the name of the call in the error message.
-    """
+    """Raise ``NestingError`` if ``unit`` may not call ``primitive``, and ``OutsideWorkflow`` if there is no unit."""
     if unit is None:
         raise OutsideWorkflow(f"{name or primitive.name} was called outside a unit of the workflow")
     reason = primitive.refusals.get(unit.kind) if primitive.refusals else None
@@ -161,5 +157,5 @@ def current_runtime() -> WorkflowRuntime | None:
 
 
 def _display_name(name: str) -> str:
-    """Return the name of a call for messages. Activities keep their dotted name; primitives get the prefix ``api.``."""
+    """Keep the dotted name of an activity, and prefix the name of a primitive."""
     return name if "." in name else f"api.{name}"

@@ -211,7 +211,7 @@ class Executor:
         is_budget_spent: Callable[[], bool] | None = None,
         judge: Judge | None = None,
     ) -> Completion:
-        """Deliver an activation as ``activate`` does; in a replay, ``recorded`` is the activation of the history."""
+        """Do the work of ``activate``; in a replay, ``recorded`` is the activation of the history."""
         run_context, pending_commands, dispatcher = self.run_context, self.pending_commands, self.dispatcher
         if self.opened_human_tasks is not None:
             self.opened_human_tasks.begin()
@@ -260,10 +260,7 @@ class Executor:
         return completion
 
     def _check_untaken(self, unjudged: list[Update]) -> None:
-        """Raise ``NondeterminismError`` if nothing has taken an update that the history has accepted.
-
-        ``unjudged`` are the updates that nothing has taken. A replay of events misses the event of such an update.
-        """
+        """Raise ``NondeterminismError`` for an accepted update, whose event a replay of events misses."""
         for update in unjudged:
             if update.accepted:
                 raise untaken_message_error(self.run_context.run_label, f"the update {update.name!r}")
@@ -271,11 +268,9 @@ class Executor:
     def _deliver(
         self, activation: Activation, carried: int, waiting: list[Update], incoming: list[Job | Update]
     ) -> None:
-        """Deliver the jobs of ``activation``, with this executor as the active one of the thread.
+        """Deliver with this executor as the active one of the thread. All code runs until it waits after each message.
 
-        The first ``carried`` signals come from the previous run of the chain and go straight into the mailbox. So do
-        the updates ``waiting``, which an earlier activation could not judge. The messages ``incoming`` are delivered
-        one at a time, and all code runs until it waits after each.
+        The first ``carried`` signals come from the previous run. No earlier activation could judge ``waiting``.
         """
         hooks = chain.workflow_code
         if not hooks:
@@ -290,7 +285,6 @@ class Executor:
             self._deliver_jobs(activation, carried, waiting, incoming)
 
     def _workflow_code(self) -> WorkflowCode:
-        """Return the facts of the run that interceptors get around its code (``workflow_code``)."""
         info = self.run_context.info
         return WorkflowCode(
             workflow=info.workflow,
@@ -303,10 +297,7 @@ class Executor:
     def _deliver_jobs(
         self, activation: Activation, carried: int, waiting: list[Update], incoming: list[Job | Update]
     ) -> None:
-        """Deliver the jobs of an activation, while the thread counts as running workflow code of this run.
-
-        The arguments are those of ``_deliver``.
-        """
+        """Deliver as ``_deliver`` says, while the thread counts as running workflow code of this run."""
         dispatcher = self.dispatcher
         dispatcher.mailbox.updates.extend(waiting)
         if activation.start is not None:
@@ -324,20 +315,13 @@ class Executor:
         dispatcher.deliver(incoming, consumes_all=activation.consumes_all)
 
     def _adopt_identity(self, attributes: Mapping[str, Any]) -> None:
-        """Give the run the id, the run id and the parent that ``attributes`` name.
-
-        After a reset or fork, the copied part of the history is replayed with the ids of the run that it was copied
-        from. So ids that workflow code makes from them stay the same.
-        """
+        """Take the ids of ``attributes``. A copied history has those of its origin, so that ids made from them stay."""
         info = self.run_context.info
         named = {name: attributes[name] for name in ("id", "run_id", "parent")}
         self.run_context.info = replace(info, **named)
 
     def _apply_copy_mark(self, mark: Mapping[str, Any]) -> None:
-        """Apply ``mark``, which follows the copied part of a history; see ``prefix.build_copy_mark``.
-
-        The mark has the ids of this run, which hold from now on, and the users whom this run excludes in addition.
-        """
+        """Apply the mark behind a copied history: the ids of this run, and the users whom it excludes in addition."""
         self._adopt_identity(mark)
         self.run_context.snapshot = four_eyes.snapshot_after_mark(self.run_context.snapshot, mark)
         if self.opened_human_tasks is not None:
@@ -359,17 +343,12 @@ class Executor:
         return await self.definition.entry(codec.convert(deep_copy(args), self.definition.args_type, label=label))
 
     def _position(self, after: int) -> int:
-        """Return the number of signals that come before an update which waits and is delivered again.
-
-        ``after`` is that number in this run. After a continue-as-new the next run delivers the update. That run has
-        only the signals that were left in the mailbox, so only those of them that came before the update count.
-        """
+        """Return how many signals precede an update. After a continue-as-new, the next run has only those left over."""
         if self.run_context.closed is None:
             return after
         return sum(signal.number <= after for signal in self.dispatcher.mailbox.buffered_signals())
 
     def _close_run(self, value: Any, error: BaseException | None) -> None:
-        """Close the run with the command for what ``run`` returned (``value``) or raised (``error``, or None)."""
         blocks = self.run_context.blocks_on_error and not self.run_context.replaying
         encode_input = partial(self.run_context.encode_input, annotation=self.definition.args_type)
         try:

@@ -202,10 +202,7 @@ def _own_type(exc: BaseException) -> str:
 
 
 def _plain_or_text(details: Any) -> Any:
-    """Return details as plain data.
-
-    If they cannot be encoded, return their ``repr``, cut short, so that the failure itself is kept.
-    """
+    """Return plain data, or a short ``repr`` if it cannot be encoded, so that the failure itself is kept."""
     with suppress(Exception):  # arbitrary user code
         return codec.to_plain(details, label="the details of an ApplicationError")
     return storable_text(details, repr)
@@ -353,7 +350,7 @@ def cause_at(kind: str, place: str, function: str = "") -> FailureCause:
 
 
 def _project_location(traceback: str) -> tuple[str, str]:
-    """Return the last frame of project code as ``directory/file:line`` with its function, or two empty texts."""
+    """Return ``directory/file:line`` and the function of the last frame, or two empty texts."""
     for path, line, function in reversed(_FRAME.findall(traceback)):
         parts = path.replace("\\", "/").split("/")
         if not (_LIBRARIES.intersection(parts) or path.startswith(("<", _PACKAGE_PATH)) or _PYTHON.search(path)):
@@ -384,10 +381,7 @@ def clean_traceback(exc: BaseException) -> str:
 
 
 def _traceback_text(exc: BaseException, *, with_package: bool = False) -> str:
-    """Return the text of a traceback; with ``with_package`` also the frames of this package.
-
-    If Python cannot format it, or an exception has very many causes or parts, it has the frames of the exception alone.
-    """
+    """Return the frames of ``exc`` alone if Python cannot format it, or if it has very many causes or parts."""
     with suppress(BaseException):  # of notes, causes and attributes of user code, which the formatting reads
         if _is_formattable(exc):
             exception = traceback.TracebackException.from_exception(exc)
@@ -402,7 +396,7 @@ def _traceback_text(exc: BaseException, *, with_package: bool = False) -> str:
 
 
 def _user_frames(frames: traceback.StackSummary) -> traceback.StackSummary:
-    """Return the frames that are not of this package, or all: a traceback without frames would say nothing."""
+    """Drop the frames of this package, unless all are: a traceback without frames would say nothing."""
     user_frames = [frame for frame in frames if not frame.filename.startswith(_PACKAGE_PATH)]
     return traceback.StackSummary.from_list(user_frames or frames)
 
@@ -430,7 +424,6 @@ _parts_of = BaseExceptionGroup.__dict__["exceptions"].__get__
 
 
 def _exception_chain(exception: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
-    """Yield the exception, its causes and its contexts."""
     yield exception
     for other in (exception.__cause__, exception.__context__):
         if other is not None:
@@ -599,11 +592,7 @@ def error_line(exc: BaseException) -> str:
 
 
 def _message_for_log(exc: BaseException) -> str:
-    """Return the message of an error that names code only.
-
-    If the code now refuses a payload that it once accepted, a nondeterminism error quotes that refusal. Then the
-    message is only about the recorded and the produced command.
-    """
+    """Return a message that names code only: a nondeterminism error may quote the refusal of a payload."""
     if isinstance(exc, errors.NondeterminismError) and errors.PayloadError.__name__ in (exc.produced or ""):
         return f"the code does not match the history: recorded {exc.recorded}, produced {exc.produced}"
     try:
@@ -624,7 +613,7 @@ def is_about_code(exc: BaseException) -> bool:
 
 
 def _packages(exc: BaseException) -> Iterator[str]:
-    """Yield the top-level packages of the code that an error passed, outermost first."""
+    """Yield the top-level packages of the frames, outermost first."""
     traceback = traceback_of(exc)
     while traceback is not None:
         yield str(traceback.tb_frame.f_globals.get("__name__")).partition(".")[0]
@@ -646,10 +635,7 @@ def failure_summary(attributes: Mapping[str, Any]) -> str:
 
 
 def _field_path(exc: BaseException) -> str:
-    """Return " for" and the path of the field that a payload does not fit, or "" if the error is not about a payload.
-
-    The path consists of declared names. The value of the field is not quoted.
-    """
+    """Return " for" and the path in declared names, without the value; "" if the error is not about a payload."""
     if not is_error(exc, errors.PayloadError) or not is_error(exc.__cause__, msgspec.ValidationError):
         return ""
     _, at, path = str(exc.__cause__).rpartition(" - at ")
@@ -684,10 +670,7 @@ def _shorten_line(text: str) -> str:
 
 
 def _code_locations(exc: BaseException) -> Iterator[str]:
-    """Yield the code locations of an error, innermost first.
-
-    Each path is shortened to the file and its directory.
-    """
+    """Yield the innermost first. Each path is shortened to the file and its directory."""
     frames = []
     traceback = traceback_of(exc)
     while traceback is not None:

@@ -201,11 +201,7 @@ class HumanTaskChange:
 
 
 def _require_data_fits(task: HumanTaskState, request: Mapping[str, Any]) -> None:
-    """Raise ``PayloadError`` if the data of a decision do not fit what the task asks for.
-
-    If the task has a Django form, that form has checked them before the turn. It is named in ``request``, and must be
-    the form of the task.
-    """
+    """Raise ``PayloadError`` for data that do not fit. The task's own Django form has checked them before the turn."""
     form = task.spec.form
     if form is None:
         return
@@ -387,10 +383,7 @@ class HumanTasks:
         return recorded_fields
 
     def _display_digest(self, task: HumanTaskState) -> str:
-        """Return the digest of everything that the page of a task shows: the question and the due date.
-
-        A codec hides the title, and the digest does not reveal it.
-        """
+        """Return the digest of all that the page shows. It does not reveal the title, which a codec hides."""
         due = None if task.due_at is None else task.due_at.isoformat()
         return codec.digest({**task.spec.question, "due": due, "four_eyes": task.spec.four_eyes})
 
@@ -425,7 +418,7 @@ class HumanTasks:
     def _require_candidate(
         self, task: HumanTaskState, request: Mapping[str, Any], permits: Permits, label: str
     ) -> None:
-        """Raise ``ActionNotPermitted`` unless the sender of a decision is a candidate. ``label`` begins the message."""
+        """Raise ``ActionNotPermitted`` unless the sender of a decision is a candidate."""
         # A substitute is judged as the person for whom they stand in, once the host has confirmed the relation.
         principal, extra_candidate = request.get("for"), request.get("word")
         sender = Sender(request.get("by_key") or "", request.get("by") or "")
@@ -481,7 +474,7 @@ class HumanTasks:
         return list(changes.values())
 
     def _record_change(self, change: str, task: HumanTaskState) -> None:
-        """Store the new state of an open task, and note ``change`` (such as "reminded") among its changes."""
+        """Store the new state of an open task, and note ``change``, such as "reminded"."""
         self.open_tasks[task.key] = task
         before = self.changes.get(task.key)
         changes = (change,) if before is None else (*before.changes, change)
@@ -609,10 +602,7 @@ class Approvals:
         ivar.put(Decision(outcome=OVERDUE, at=self._runtime.run_context.now))
 
     def _close(self, key: str, ending: str, **decision_fields: Any) -> None:
-        """Close the human task, if its approval is still open, and cancel its timer.
-
-        The arguments have the same meaning as in ``HumanTasks.close``.
-        """
+        """Close the task, if its approval is still open, and cancel its timer. See ``HumanTasks.close``."""
         if self._decision_ivars.pop(key, None) is None:
             return
         if (timer := self._due_timers.pop(key, None)) is not None:
@@ -643,11 +633,7 @@ class Approvals:
         return {"event": request["event"], **self._tasks.recorded_fields(key, request), "step": key, "data": data}
 
     def _resolve_key(self, request: dict[str, Any]) -> str:
-        """Return the key of the human task that a decision is for.
-
-        If a reset or fork delivers the decision again, its key may mean another task now. So the task is found by the
-        question that was answered.
-        """
+        """Find the task by its question if a reset or fork delivers again: the key may mean another task by now."""
         # New code may number its tasks otherwise, but the question identifies the task. See decision 47.
         key: str = request.get("step") or ""
         question = request.get("question") if request.get("again") else None
@@ -688,7 +674,6 @@ class Approvals:
 
 
 def _build_wait_info(key: str, spec: HumanTaskSpec, now: datetime, due: datetime | None) -> WaitInfo:
-    """Return the data for programs about the wait for a decision. ``due`` is the time at which it ends, or None."""
     wait_info: WaitInfo = {"kind": "human_task", "name": key, "label": spec.title, "since": now.isoformat()}
     wait_info["events"] = [*spec.outcomes]
     wait_info["role"] = ", ".join(word.partition(":")[2] for word in spec.candidates)

@@ -244,7 +244,7 @@ class PendingCommands:
         self._resolvers.clear()
 
     def _emit_or_defer(self, command: Command) -> None:
-        """Emit a command, or defer it while the limit of unresolved calls is reached."""
+        """Defer the command while the limit of unresolved calls is reached."""
         assert command.seq is not None
         if self._max_pending is not None and self._pending_count() > self._max_pending:
             self._deferred_commands[command.seq] = command
@@ -252,7 +252,7 @@ class PendingCommands:
             self._journal.add(command)
 
     def _pending_count(self) -> int:
-        """Return the number of unresolved calls, timers not counted."""
+        """Count unresolved calls without timers."""
         return len(self._resolvers) - len(self._timers)
 
 

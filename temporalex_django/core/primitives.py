@@ -26,10 +26,7 @@ def filled_ivar(value: Any = None) -> IVar:
 
 
 def _build_wait_info(runtime: WorkflowRuntime, kind: str, timeout: float | None) -> WaitInfo:
-    """Return the data for programs about a wait of this kind that begins now.
-
-    ``timeout`` is in seconds; None has no end.
-    """
+    """Return the data of a wait that begins now. ``timeout`` is in seconds; None has no end."""
     now = runtime.run_context.now
     wait_info: WaitInfo = {"kind": kind, "since": now.isoformat()}
     if timeout is not None:

@@ -113,7 +113,7 @@ class Async(Generic[Answer_co, State_co]):
 
 
 def _pair(parameters: Any) -> tuple[Any, ...]:
-    """Return the parameters of a generic class with two of them; one that is left out is Any."""
+    """Fill in Any for a parameter that is left out."""
     parts = parameters if isinstance(parameters, tuple) else (parameters,)
     return (*parts, Any) if len(parts) == 1 else parts
 

@@ -505,7 +505,7 @@ class RetryLater(ApplicationError):
 
 
 def _parse_after(after: timedelta | datetime | float | None) -> datetime | float | None:
-    """Return ``after`` in seconds, or as the aware datetime that it is. Raises ``TypeError`` or ``ValueError``."""
+    """Return seconds or an aware datetime. Raises ``TypeError`` or ``ValueError``."""
     if isinstance(after, datetime):
         if after.utcoffset() is None:
             raise ValueError(
@@ -529,7 +529,7 @@ def _parse_after(after: timedelta | datetime | float | None) -> datetime | float
 
 
 def _parse_header(value: str | None) -> datetime | float | None:
-    """Return the time that a header ``Retry-After`` names, or None if it cannot be read."""
+    """Return seconds or a time, or None if the header cannot be read."""
     text = "" if value is None else str(value).strip()
     if text.isascii() and text.isdigit():
         return LONGEST_PAUSE if len(text) > _MAX_DIGITS else float(text)

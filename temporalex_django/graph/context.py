@@ -166,7 +166,7 @@ class Context:
 
 
 def _refuse(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
-    """Raise ``TypeError``. This function replaces every method of ``dict`` and ``list`` that would change the data."""
+    """Raise ``TypeError``, in place of every method of ``dict`` and ``list`` that would change the data."""
     raise TypeError("the context of a graph is read-only: return changes with the step's Event")
 
 
@@ -242,10 +242,7 @@ _CALLABLE_TYPES: dict[type, Any] = {Items: _CallableItems, Data: _CallableData}
 
 
 def _read_attribute(value: Any, owner: Any, name: str, methods: frozenset[str]) -> Any:
-    """Return the attribute ``name`` of ``owner``, which has ``value`` under the key ``name``.
-
-    If ``name`` is one of ``methods``, it is the method, or an array or object that can also be called as the method.
-    """
+    """Return the value; for one of ``methods`` the method, or an array or object that can be called as it."""
     if name not in methods:
         return value
     method = object.__getattribute__(owner, name)

@@ -58,10 +58,7 @@ def duplicate_clauses(cls: type) -> Iterator[str]:
 
 
 def _class_body(cls: type) -> list[ast.stmt]:
-    """Return the statements of the class that is being defined.
-
-    The file may hold other classes of that name. The right one contains the current line of a frame on the stack.
-    """
+    """Return the body in which a frame on the stack is now: the file may hold other classes of that name."""
     frame = inspect.currentframe()
     while frame is not None:
         if frame.f_globals.get("__name__") == cls.__module__:
@@ -88,7 +85,7 @@ def _read_source(filename: str) -> str:
 
 @lru_cache(maxsize=1)
 def _class_definitions(source: str) -> tuple[ast.ClassDef, ...]:
-    """Return all class statements of a source. The cache lets a module with many graphs be parsed once."""
+    """Return all class statements. The cache lets a module with many graphs be parsed once."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
@@ -129,7 +126,7 @@ def build(cls: type) -> tuple[Graph | None, list[str]]:
 
 
 def _initial_target(cls: type, problems: list[str]) -> Target | None:
-    """Return the first step of a class with its config, or None after a sentence was added to ``problems``."""
+    """Return the first step with its config, or None after a sentence was added to ``problems``."""
     value = getattr(cls, "initial", None)
     if value is None:
         problems.append("initial: the start is missing: write initial = FirstStep, or (FirstStep, config)")
@@ -146,10 +143,7 @@ def _initial_target(cls: type, problems: list[str]) -> Target | None:
 
 
 def _static_clauses(cls: type, problems: list[str]) -> Iterator[Clause]:
-    """Yield a clause for each item of the mapping ``transitions`` of a class.
-
-    Add a sentence to ``problems`` for each invalid item.
-    """
+    """Yield a clause for each item of ``transitions``. An invalid item adds to ``problems``."""
     transitions = getattr(cls, "transitions", {})
     if not isinstance(transitions, Mapping):
         problems.append(f"transitions: it must be a mapping of (step, event) to targets, not {transitions!r}")
@@ -183,10 +177,7 @@ def _static_clauses(cls: type, problems: list[str]) -> Iterator[Clause]:
 
 
 def _plain_target(location: str, target: Target, problems: list[str]) -> Target:
-    """Return the target with its config as plain data, which is the form that the step gets from the history.
-
-    A config that is no payload adds a sentence, which ``location`` begins, to ``problems``. The config is then dropped.
-    """
+    """Return the config as plain data, as the step gets it from the history, or drop it and add to ``problems``."""
     try:
         return Target(target.step, codec.to_plain(target.config, label=f"the config of {name_of(target.step)}"))
     except PayloadError as exc:
@@ -200,7 +191,6 @@ def _dynamic_clauses(cls: type) -> Iterator[Clause]:
 
 
 def _ambiguity_problems(clauses: Sequence[Clause]) -> Iterator[str]:
-    """Yield a sentence for each pair of step and event that has more than one clause."""
     seen: dict[tuple[StepRef, str], int] = {}
     for clause in clauses:
         pair = (clause.step, clause.event)
@@ -213,7 +203,6 @@ def _ambiguity_problems(clauses: Sequence[Clause]) -> Iterator[str]:
 
 
 def _step_problems(step: StepRef) -> Iterator[str]:
-    """Yield a sentence for each problem of a step itself: its ``execute``, its key and its events."""
     cls, name = class_of(step), name_of(step)
     if step is not Done and isinstance(step, type) and getattr(step, "waits", False):
         yield f"step {name}: it has parameters: use an instance of it"
@@ -288,7 +277,7 @@ def _event_problems(steps: Iterable[StepRef], clauses: Iterable[Clause]) -> Iter
 
 
 def _cycle_problems(successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
-    """Yield one sentence with a cycle for each group of steps that lead to each other."""
+    """Yield one cycle for each group of steps that lead to each other."""
     remaining = dict(successors)
     while True:
         try:
@@ -326,7 +315,6 @@ def reachable_steps(start: StepRef, successors: Mapping[StepRef, Sequence[StepRe
 
 
 def _reachability_problems(start: StepRef, successors: Mapping[StepRef, Sequence[StepRef]]) -> Iterator[str]:
-    """Yield a sentence for each step that no path from ``start`` reaches."""
     reachable = reachable_steps(start, successors) | {start}
     for step in successors:
         if step not in reachable:
@@ -460,7 +448,7 @@ def targets_of(value: Any) -> tuple[Target, ...]:
 
 
 def _as_target(value: Any) -> Target:
-    """Return the target for a step or ``(step, config)``. Raises ``ValueError``, with advice, for anything else."""
+    """Raise ``ValueError``, with advice, for anything but a step or ``(step, config)``."""
     if is_step(value):
         return Target(require_hashable(value))
     if isinstance(value, tuple) and len(value) == 2 and is_step(value[0]):

@@ -147,11 +147,7 @@ class GraphRun:
         return self.progress.instance
 
     def _set_listener(self) -> None:
-        """Let the graph report from now on what happens to its steps, except while a history is replayed.
-
-        The reports go into the journal, the record of an activation; the host sends them as Django signals after the
-        commit.
-        """
+        """Report what happens, except in a replay. The host sends the reports as Django signals after the commit."""
         run_context = self.runtime.run_context
         self.progress.listener = None if run_context.replaying else self._note
         if not self._initialized and not run_context.replaying:
@@ -159,14 +155,11 @@ class GraphRun:
             self._note("runner_initialized", {"recovered": run_context.history_length > 0})
 
     def _note(self, name: str, facts: dict[str, Any]) -> None:
-        """Add a report to the record of the activation; the host sends it as the Django signal ``name`` later.
-
-        It is sent after the commit. ``facts`` and the metadata of the run's start become arguments of the signal.
-        """
+        """Add a report, which the host sends as the Django signal ``name`` after the commit."""
         self.runtime.journal.add_note(name, {**self._metadata, **facts})
 
     def _start_step(self, number: int) -> None:
-        """Start the step with this number: schedule its activity, or begin its wait with timer and human task."""
+        """Schedule the activity of the step, or begin its wait with timer and human task."""
         calls, instance = self.runtime.pending_commands, self.progress.instance
         step = instance.graph.steps[number]
         if step.waits:
@@ -194,11 +187,7 @@ class GraphRun:
         calls.submit_activity(attributes, lambda job: self._add_result(number, step_result(job)), reader)
 
     def _open_human_task(self, number: int, step: StepRef, spec: HumanTaskSpec) -> None:
-        """Open the human task of a waiting step. ``number`` is the number of the step, and ``spec`` describes the task.
-
-        If the step ended before the run moved to this version, its task had the step's key; the new task then gets the
-        key with a suffix ``#n``.
-        """
+        """Open the human task of a step. Its key gets ``#n`` if the step ended before the move to this version."""
         instance, key = self.progress.instance, key_of(step)
         earlier_count = sum(key_of(entry.step) == key for entry in instance.execution_history)
         self._human_task_keys[number] = name = f"{key}#{earlier_count + 1}" if earlier_count else key
@@ -214,16 +203,13 @@ class GraphRun:
         )
 
     def _fire_timer(self, number: int, result: TimerEvent) -> None:
-        """End the wait of the step ``number`` by its timer, with ``result``: nobody has decided in time."""
+        """End the wait: nobody has decided in time."""
         if (key := self._human_task_keys.pop(number, None)) is not None:
             self.runtime.human_tasks.close(key, OVERDUE)
         self._add_result(number, result)
 
     def _describe_wait(self, step: StepRef, timer: tuple[float, str] | None) -> WaitInfo:
-        """Return the description, for programs, of a wait of the step that starts now.
-
-        ``timer`` has the seconds after which an event comes by itself, and that event.
-        """
+        """Describe a wait that starts now. ``timer`` is ``(seconds, the event that comes then)``."""
         now = self.runtime.run_context.now
         timer_event = None if timer is None else timer[1]
         events = [event for event in events_of(step) if event != timer_event]
@@ -241,27 +227,18 @@ class GraphRun:
         return [self._waits[i] for i in islice(bits(waiting), _MAX_LISTED) if i in self._waits]
 
     def _remaining_seconds(self, key: str, seconds: float) -> float:
-        """Return the seconds that the timer of the step ``key`` has to wait.
-
-        These are ``seconds``, unless the timer already ran when the run was moved to this version. Then they are the
-        seconds that are left of it.
-        """
+        """Return ``seconds``, or what is left of them if the timer ran when the run was moved to this version."""
         due = (self.runtime.run_context.snapshot or {}).get("due", {}).get(key)
         if due is None:
             return seconds
         return max((datetime.fromisoformat(due) - self.runtime.run_context.now).total_seconds(), 0.0)
 
     def _add_result(self, number: int, result: Result) -> None:
-        """Note that the step ``number`` has ended with ``result``, and wake the run."""
         self._results.append((number, result))
         self._wake.put()
 
     def _publish(self, instance: Instance) -> None:
-        """Publish the status of the instance and the keys of its active, waiting and completed steps.
-
-        Only the changed bits are read, so the cost of a step does not grow with the number of other steps that are
-        active.
-        """
+        """Publish the state. Only changed bits are read, so that other active steps cost a step nothing."""
         keys = instance.graph.keys
         for step_keys, old_mask, new_mask in (
             (self._active, self._published.active, instance.active),
@@ -343,10 +320,7 @@ class GraphRun:
         }
 
     def _resumed_step(self, request: dict[str, Any]) -> StepRef:
-        """Return the waiting step that takes the event of ``request``.
-
-        Raises ``ResumeRefused`` and ``HumanTaskClosed``.
-        """
+        """Return the waiting step. Raises ``ResumeRefused`` and ``HumanTaskClosed``."""
         instance, step_key, task_key = self.progress.instance, request.get("step"), request.get("task")
         # A key of a step may look like the key of another step's task, so find the step by its task.
         if task_key is not None:
@@ -360,10 +334,7 @@ class GraphRun:
     def _require_permission(
         self, step: StepRef, declared: DeclaredEvent, request: dict[str, Any], permits: Permits
     ) -> None:
-        """Raise ``ActionNotPermitted`` if the event requires a permission and the sender, a person, lacks it.
-
-        Code that sends events without a user needs no permission.
-        """
+        """Raise ``ActionNotPermitted`` for a person without the permission. Code without a user needs none."""
         sender = Sender(request.get("by_key") or "", request.get("by") or "")
         # A message that a reset or fork delivers again was permitted when it was sent first.
         if request.get("person") and not request.get("again") and not permits(f"perm:{declared.permission}", sender):
@@ -373,10 +344,7 @@ class GraphRun:
             )
 
     def _run_validator(self, declared: DeclaredEvent, request: dict[str, Any]) -> None:
-        """Run the validator of the event on the data of ``request``. Raises the errors of the validator.
-
-        Meanwhile ``api.sender()`` returns the person who sent the request.
-        """
+        """Raise the errors of the validator, in which ``api.sender()`` returns the person who sent the request."""
         sender = None
         if request.get("person"):
             sender = Sender(request.get("by_key") or "", request.get("by") or "")
@@ -431,10 +399,7 @@ def decidable_steps(code: Any, event: str, user: Person | None) -> list[str]:
 
 
 def _decider_words_for(step: StepRef, event: str) -> tuple[str, ...]:
-    """Return the candidates who may send an event to a step, in the form of ``matches_candidate``.
-
-    If the event declares a permission, the only candidate is ``perm:`` and that permission.
-    """
+    """Return the candidates for ``matches_candidate``. A declared permission is the only one."""
     declared = find_declared_event(step, event)
     if declared is not None and declared.permission is not None:
         return (f"perm:{declared.permission}",)
@@ -611,7 +576,7 @@ class StepActivity(Activity[Any, Any]):
         return to_reading({"step": key, "config": typed_config}, {"step": str, "config": config_type})
 
     def _find_step(self, key: str, workflow: Any) -> StepRef:
-        """Return the step of the workflow class with this key. Raises ``ActivityNotFound``."""
+        """Raise ``ActivityNotFound`` for an unknown key."""
         graph = getattr(workflow, "_graph", None)
         step: StepRef | None = None
         if graph is not None:
@@ -622,10 +587,7 @@ class StepActivity(Activity[Any, Any]):
 
 
 def _config_type(cls: type[Step]) -> Any:
-    """Return the annotation of the parameter ``config`` of ``execute`` of a step class, or Any.
-
-    The answer is cached, because reading a signature takes longer than most steps.
-    """
+    """Return the annotation, or Any. It is cached: reading a signature takes longer than most steps."""
     # Threads may compute the same entry twice, which does no harm.
     if cls not in _config_types:
         name = [*inspect.signature(cls.execute).parameters][2]
@@ -702,7 +664,6 @@ class LazyInstance(Instance):
 
 
 def _forward_property(name: str) -> property:
-    """Return a property that reads the field ``name`` of the real instance."""
     return property(lambda lazy_instance: getattr(lazy_instance.real, name))
 
 

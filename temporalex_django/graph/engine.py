@@ -316,10 +316,7 @@ def choose_targets(instance: Instance, step: StepRef, event: str) -> tuple[Targe
 
 
 def _update_status(instance: Instance) -> Instance:
-    """Return the instance with the status ``waiting`` if a step waits and none is active, else ``running``.
-
-    A pending or closed instance is returned unchanged.
-    """
+    """Set ``waiting`` if a step waits and none is active, else ``running``, on an open instance that has begun."""
     if instance.closed or instance.status == "pending":
         return instance
     status = "waiting" if instance.waiting and not instance.active else "running"
@@ -329,7 +326,7 @@ def _update_status(instance: Instance) -> Instance:
 
 
 def _step_number(instance: Instance, step: StepRef) -> int:
-    """Return the number of a step in the graph of the instance. Raises ``TemporalexError`` for any other step."""
+    """Raise ``TemporalexError`` for a step of another graph."""
     number = instance.graph.number.get(step)
     if number is None:
         raise TemporalexError(f"{instance.id}: {name_of(step)} is not a step of {instance.workflow.__name__}")
@@ -337,7 +334,6 @@ def _step_number(instance: Instance, step: StepRef) -> int:
 
 
 def _step_names(instance: Instance, mask: int) -> str:
-    """Return the names of the steps in ``mask`` for a message."""
     return ", ".join(name_of(ref) for ref in instance.graph.refs(mask)) or "no step"
 
 
@@ -449,7 +445,7 @@ def validate_event_data(declared: DeclaredEvent, data: Any, context: Context) ->
 
 
 def _plain_reason(reason: Any) -> Any:
-    """Return the reason with which a validator refused, as plain data, or its ``repr`` if it cannot be encoded."""
+    """Return plain data, or the ``repr`` if the reason cannot be encoded."""
     try:
         return codec.to_plain(reason, label="the reason of a validator")
     except PayloadError:

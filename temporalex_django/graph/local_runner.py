@@ -101,7 +101,7 @@ class _LocalRun:
         self.finished_event = threading.Event()
 
     def finish(self) -> None:
-        """Cancel the timers, ignore further changes, and wake everybody who waits for the end of the instance."""
+        """Cancel the timers, ignore further changes, and wake everybody who waits for the end."""
         with self.lock:
             self.is_finished = True
             for timer in self.timers.values():
@@ -124,10 +124,7 @@ class _StepCycle:
         self._lock = threading.Lock()
 
     def add_result(self, number: int, result: Result) -> list[tuple[int, Result]]:
-        """Record the result of a step of this group.
-
-        If this was the last one, return ``(step number, result)`` for each step of the group, else an empty list.
-        """
+        """Return ``(step number, result)`` of the whole group after its last result, else an empty list."""
         with self._lock:
             self._results[number] = result
             self._remaining.discard(number)
@@ -329,11 +326,7 @@ class LocalRunner:
     # -- instances and their turns -------------------------------------------------------------------------------------
 
     def _get_run(self, instance: Instance, *, replace: bool = False) -> _LocalRun:
-        """Return the state in memory of an open instance, and create it if there is none or if it is finished.
-
-        With ``replace`` an unfinished state is replaced as well. Its results and timers that are still to come are
-        ignored.
-        """
+        """Return the state, a new one if it is missing or finished. A replaced state ignores results still to come."""
         key = identity(instance)
         with self._lock:
             old_run = self._runs.get(key)
@@ -345,10 +338,7 @@ class LocalRunner:
         return run
 
     def _require_open(self, operation: str, id: str, workflow: str | None, version: int | None) -> Instance:
-        """Return the stored instance if it is open. Raises ``WorkflowClosed`` for a closed one.
-
-        ``operation`` is the text in the error that says what was refused.
-        """
+        """Raise ``WorkflowClosed``; ``operation`` says what was refused."""
         self._require_running()
         instance = self.storage.get(id, workflow=workflow, version=version)
         if instance.closed:
@@ -356,15 +346,11 @@ class LocalRunner:
         return instance
 
     def _recover(self, instance: Instance) -> None:
-        """Continue one stored instance in the pool."""
         run = self._get_run(instance)
         self._submit(lambda: self._drive(run))
 
     def _apply_change(self, operation: str, id: str, workflow: str | None, version: int | None, change: Change) -> None:
-        """Apply ``change(progress, now)`` to an open instance and store it, in the thread of the caller.
-
-        If ``change`` raises, nothing has changed. ``operation`` is the text in the error for a closed instance.
-        """
+        """Apply the change in the thread of the caller and store it. If ``change`` raises, nothing has changed."""
         while True:
             run = self._get_run(self._require_open(operation, id, workflow, version))
             with run.lock:
@@ -373,10 +359,7 @@ class LocalRunner:
                     return
 
     def _drive(self, run: _LocalRun, change: Change | None = None) -> None:
-        """Apply ``change(progress, now)``, which comes from a step or a timer. If it is None, start the instance.
-
-        A turn that crashes, mostly in the storage, is repeated a few times from stored data.
-        """
+        """Apply the change; None starts the instance. A crashed turn is repeated a few times from stored data."""
         with run.lock:
             if run.is_finished:
                 return
@@ -399,10 +382,9 @@ class LocalRunner:
                 self._timers.start(delay, lambda: self._submit(lambda: self._drive(run, change)))
 
     def _run_turn(self, run: _LocalRun, change: Change | None) -> bool:
-        """Run one turn: load the instance, apply ``change(progress, now)``, store it, then start its steps and timers.
+        """Load, change and store the instance, then start steps and timers. The caller holds ``run.lock``.
 
-        ``change`` is None if the instance only has to start. Return False if the instance was closed before, so that
-        nothing has changed. The caller holds the lock of ``run``.
+        ``change`` is None if the instance only has to start. False means that it was closed before.
         """
         name, workflow, version = run.key
         # The lock is reentrant, so a transition that calls the engine would get here in the middle of its own turn.
@@ -449,7 +431,7 @@ class LocalRunner:
         run.finish()
 
     def _announce(self, instance: Instance, notes: list[tuple[str, dict[str, Any]]]) -> None:
-        """Call the listener for each note of a turn, a pair ``(name of a signal, facts)``. Its errors are logged."""
+        """Call the listener for each ``(name of a signal, facts)``. Its errors are logged."""
         for name, facts in notes if self._listener is not None else ():
             try:
                 self._listener(instance, name, {**instance.telemetry_metadata, **facts})  # type: ignore[misc] # not None
@@ -459,7 +441,6 @@ class LocalRunner:
     # -- timers and steps ----------------------------------------------------------------------------------------------
 
     def _update_timers(self, run: _LocalRun, instance: Instance) -> None:
-        """Cancel the timers of steps that wait no more, and start a timer for each step that waits now and has one."""
         # Timers follow the stored instance: cancel those of steps that wait no more, and start the missing ones.
         for number in [n for n in run.timers if not instance.waiting >> n & 1]:
             run.timers.pop(number).cancel()
@@ -469,10 +450,7 @@ class LocalRunner:
                 run.timers[number] = self._fire_after(timer[0], run, number, timer[1])
 
     def _fire_after(self, seconds: float, run: _LocalRun, number: int, event: str) -> Timer:
-        """Give the waiting step with this number the event ``event`` of its timer after ``seconds``.
-
-        Returns the timer, which can be cancelled.
-        """
+        """Give the event to the step after ``seconds``. The returned timer can be cancelled."""
 
         def change(progress: Progress, now: datetime) -> None:
             # A resume may have ended the step after the timer fired and before this turn.
@@ -482,7 +460,6 @@ class LocalRunner:
         return self._timers.start(seconds, lambda: self._submit(lambda: self._drive(run, change)))
 
     def _start_steps(self, run: _LocalRun, instance: Instance) -> None:
-        """Run the active steps of ``instance`` that do not run yet."""
         active = {*bits(instance.active)}
         new_numbers = sorted(active - run.executing)
         # Steps of this turn run as one cycle: their results are folded together, in a fixed order.
@@ -495,7 +472,7 @@ class LocalRunner:
         self._submit(lambda: self._run_attempt(cycle, number, attempt))
 
     def _run_attempt(self, cycle: _StepCycle, number: int, attempt: int) -> None:
-        """Run one attempt of a step. Then schedule the next attempt, or apply the results if the cycle is complete."""
+        """Run an attempt, then schedule the next one, or apply the results if the cycle is complete."""
         run = cycle.run
         if run.is_finished:
             return
@@ -530,7 +507,7 @@ _STEP_OPTIONS = ("atomic", "timeout", "heartbeat", "queue")
 
 
 def _refuse_options(cls: Any) -> None:
-    """Raise ``NotConfigured`` for options that a graph class declares and that would have no effect here."""
+    """Raise ``NotConfigured`` for declared options that would have no effect here."""
     option_names = [
         f"{name} of step {name_of(ref)}" for ref in cls.graph() for name in _STEP_OPTIONS if _has_option(ref, name)
     ]
@@ -544,10 +521,7 @@ def _refuse_options(cls: Any) -> None:
 
 
 def _approval_options(ref: StepRef) -> list[str]:
-    """Return the options of a step that need stored human tasks, which this runner does not have.
-
-    Candidates are not among them, because this runner checks them as well.
-    """
+    """Return options that need stored human tasks. Candidates are checked here, too."""
     if not isinstance(ref, Approval):
         return []
     option_names = [name for name in ("title", "remind", "escalate") if getattr(ref, name) is not None]
@@ -561,7 +535,6 @@ def _has_option(ref: StepRef, name: str) -> bool:
 
 
 def _run_logged(fn: Callable[[], None]) -> None:
-    """Call ``fn``, and log an error that it raises."""
     try:
         fn()
     except Exception as exc:  # noqa: BLE001 - the thread also serves other instances
@@ -639,11 +612,7 @@ def run_attempt(instance: Instance, number: int, attempt: int) -> Result | NextA
 
 
 def _next_attempt(policy: dict[str, Any] | None, attempt: int, error: BaseException, draw: float) -> NextAttempt | None:
-    """Return the attempt after the one with the number ``attempt``, which failed with ``error``; None if none is left.
-
-    ``policy`` is the stored retry policy of the step. ``draw`` is a number from 0 to 1, the share of the jitter that
-    shortens the pause.
-    """
+    """Return None if no attempt is left. ``draw`` is the share of the jitter, from 0 to 1, that shortens the pause."""
     delay = delay_after(policy, attempt, error, now=datetime.now(UTC), draw=draw)
     request = retry_request(error)
     counts = request is None or request.counts
@@ -709,7 +678,7 @@ class ThreadTimers:
                 logger.error("a timer failed: %s", error_line(exc))
 
     def _wait_for_next(self) -> Callable[[], None] | None:
-        """Wait until the next call is due and return it. Return None if no timer is left; the thread then ends."""
+        """Wait for the next due call. None means that no timer is left; the thread then ends."""
         with self._condition:
             while self._heap:
                 due, _, entry = self._heap[0]
@@ -791,7 +760,6 @@ class MemoryStorage:
 
 
 def _matches(instance: Instance, criteria: dict[str, Any]) -> bool:
-    """Return True if the instance has the workflow, the version and one of the statuses in ``criteria``."""
     return (
         criteria.get("workflow", instance.workflow.name) == instance.workflow.name
         and criteria.get("version", instance.version) == instance.version

@@ -104,7 +104,6 @@ class Progress:
         return self._enter_steps(instance, active_numbers, now)
 
     def _complete_step(self, instance: Instance, number: int, result: Event, now: datetime | None) -> Instance:
-        """Record and report that the step ``number`` has ended with the event ``result``; return the new instance."""
         step, was_waiting = instance.graph.steps[number], instance.waiting >> number & 1
         instance = engine.complete_step(
             instance, step, result.name, result.data, now=now, metadata=result.metadata, limit=self._limit
@@ -120,10 +119,7 @@ class Progress:
         return instance
 
     def _follow_step(self, instance: Instance, number: int, event: str) -> tuple[Instance, list[int]]:
-        """Activate the steps that follow when the step ``number`` emits ``event``.
-
-        Returns ``(new instance, numbers of the activated steps)``.
-        """
+        """Return ``(new instance, numbers of the activated steps)``."""
         step = instance.graph.steps[number]
         instance, active_numbers, targets = engine.follow(instance, step, event)
         if self.listener is not None and targets:
@@ -133,11 +129,7 @@ class Progress:
         return instance, active_numbers
 
     def _enter_steps(self, instance: Instance, step_numbers: list[int], now: datetime | None) -> list[int]:
-        """Complete the steps that end as soon as they become active, such as ``Done``, and let others wait.
-
-        ``step_numbers`` are the steps that have just become active; the list grows here. The result is stored in
-        ``self.instance``. Returns the numbers of the steps that the caller has to start.
-        """
+        """Complete steps that end at once, and let others wait. Returns the steps that the caller has to start."""
         remaining: list[int] = []
         # The list grows in the loop: a step that ends at once activates others. Graphs have no cycles, so it ends.
         for number in step_numbers:
@@ -177,10 +169,7 @@ class Progress:
     def _fail_step(
         self, instance: Instance, number: int, result: Failure | Err[Any], now: datetime | None
     ) -> list[int]:
-        """Fail the instance because the step ``number`` ended with ``result``, and store it in ``self.instance``.
-
-        Returns an empty list of step numbers, because no step is to be started.
-        """
+        """Store the failed instance. The list is empty, because no step is to be started."""
         step = instance.graph.steps[number]
         facts: dict[str, Any] = {"reason": None, "type": None, "message": None, "step": key_of(step)}
         facts["step_name"] = name_of(step)
@@ -204,7 +193,6 @@ class Progress:
         return seconds_between(self.instance.telemetry_start_time, now)
 
     def _announce(self, name: str, **facts: Any) -> None:
-        """Call the listener, if there is one, with the name of what happened and its facts."""
         if self.listener is not None:
             self.listener(name, facts)
 
@@ -254,10 +242,7 @@ def encode_step_result(step: str, events: Iterable[str], value: Any) -> dict[str
 
 
 def _encode_failure(step: str, reason: Any) -> dict[str, Any]:
-    """Raise ``ReturnedErr``, because ``execute`` of the step named ``step`` returned ``Err(reason)``.
-
-    If the reason cannot be stored as a payload, return a dict that says why under the key ``wrong``.
-    """
+    """Raise ``ReturnedErr``, or return why the reason is no payload under the key ``wrong``."""
     types = ["Err"]
     if isinstance(reason, BaseException):
         types += failure_types(reason)

@@ -72,7 +72,7 @@ class Projection:
                 start = index
 
     def _apply_activation(self, events: Sequence[HistoryEvent]) -> None:
-        """Apply the events of one activation to the instance, in the order in which the live run applied them."""
+        """Apply the events of one activation in the order in which the live run applied them."""
         now = events[0].at
         results: list[tuple[int, Result]] = []
         resumes: list[dict[str, Any]] = []
@@ -114,7 +114,6 @@ class Projection:
         self.length = events[-1].number
 
     def _apply_activation_start(self, event: HistoryEvent) -> None:
-        """Apply the start of an activation: of the run, after the copied part of a fork or reset, or any other."""
         stamp = kinds.ACTIVATION_STARTED.read(event)
         progress, copied = self.progress, stamp.get("copied")
         if progress is not None and not self.head_at:
@@ -125,10 +124,7 @@ class Projection:
         self.head, self.head_at = stamp.get("head"), event.number
 
     def _pop_result(self, job: Job) -> tuple[int, Result]:
-        """Return ``(step number, result)`` for ``job``, which ends the activity or the timer of the step.
-
-        The command of the activity or timer no longer counts as open afterwards.
-        """
+        """Return ``(step number, result)``. The command no longer counts as open afterwards."""
         command = job.attributes["seq"]
         number = self._step_of.pop(command)
         self.activity_instances.pop(command, None)
@@ -141,11 +137,7 @@ class Projection:
         return number, step_result(job)
 
     def _apply_command(self, event: HistoryEvent, progress: Progress, waiting_mask: int) -> None:
-        """Apply the event of a command: a started step, a timer, or the end of the run.
-
-        ``waiting_mask`` has the steps that waited at some time of the activation. Raises ``TemporalexError`` if the
-        event does not fit the graph.
-        """
+        """Raise ``TemporalexError`` if the event does not fit. ``waiting_mask`` has steps that waited at some time."""
         match event.kind:
             case "ActivityScheduled":
                 activity = kinds.ACTIVITY_SCHEDULED.read(event)
@@ -240,7 +232,6 @@ class Projections:
         return self._store(run_id, projection)
 
     def _store(self, run_id: UUID, projection: Projection) -> Projection:
-        """Keep a projection in the cache, unless its run is closed, and return the projection."""
         # A closed run gets no more events, so keeping its projection would save nothing but this one read.
         if projection.instance.closed:
             return projection
@@ -254,6 +245,6 @@ class Projections:
         return projection
 
     def _remove(self, run_id: UUID) -> Projection | None:
-        """Remove the projection of a run from the cache and return it, or None. The caller holds the lock."""
+        """Remove the projection. The caller holds the lock."""
         self._size -= self._sizes.pop(run_id, 0)
         return self._cached.pop(run_id, None)

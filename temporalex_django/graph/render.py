@@ -93,10 +93,7 @@ FORMATS: dict[str, Callable[[Graph, Instance | None], str]] = {"mermaid": mermai
 
 
 def _arrows(graph: Graph) -> Iterator[tuple[int, str, int, bool]]:
-    """Yield the arrows of a picture as ``(number of the source, event, number of the target, dynamic)``.
-
-    ``dynamic`` is True if a function chooses the target when the event comes.
-    """
+    """Yield ``(source, event, target, dynamic)``. If ``dynamic``, a function chooses the target."""
     for edge in graph.edges():
         for target in edge.targets:
             yield graph.number[edge.source], edge.event, graph.number[target], edge.dynamic

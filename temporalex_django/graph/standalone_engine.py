@@ -202,11 +202,7 @@ class Engine:
 
 
 def _make_adapter(role: str, adapter: Any, default: type, *args: Any) -> Any:
-    """Return the storage or the runner that ``adapter`` describes: an object, a class or ``(class, options)``.
-
-    ``role`` names it in errors. If ``adapter`` is None, ``default`` is the class. A class is called with ``args``.
-    Raises ``NotConfigured``.
-    """
+    """Make it from None (``default``), an object, a class or ``(class, options)``. Raises ``NotConfigured``."""
     if adapter is None:
         adapter = default
     cls, options = (adapter, {}) if isinstance(adapter, type) else adapter if isinstance(adapter, tuple) else (None, {})
@@ -219,10 +215,7 @@ def _make_adapter(role: str, adapter: Any, default: type, *args: Any) -> Any:
 
 
 def _refuse_durable_options(operation: str, **options: Any) -> None:
-    """Raise ``NotConfigured`` if one of ``options``, which only Django's tables can store, is not None.
-
-    ``operation`` begins the message.
-    """
+    """Raise ``NotConfigured`` for an option that only Django's tables can store."""
     for name, value in options.items():
         if value is not None:
             raise NotConfigured(f"{operation}: {name}= requires the durable runtime: an engine cannot store it")
@@ -305,7 +298,7 @@ class EngineBackend:
         return self._handle(self.engine.storage.get(id, workflow=None if workflow is None else workflow.name))
 
     def _handle(self, instance: Instance) -> WorkflowHandle[Any]:
-        """Return the handle of the newest instance with the id, the workflow and the version of ``instance``."""
+        """Return the handle of the newest instance."""
         address = RunAddress(id=instance.id, workflow=instance.workflow, version=instance.version)
         return make_handle(address, self)
 
@@ -397,12 +390,11 @@ class _EngineInstance:
         self._identity: dict[str, Any] = {"workflow": address.workflow.name, "version": address.version}
 
     def instance(self) -> Instance:
-        """Return the stored instance."""
         self._refuse_user("instance")
         return self._stored_instance()
 
     def describe(self) -> Description:
-        """Return the current state; ``closed_at`` is the time when the last step ended."""
+        """Return the state; ``closed_at`` is the time when the last step ended."""
         self._refuse_user("describe")
         instance = self._stored_instance()
         timestamps = [entry.timestamp for entry in instance.execution_history]
@@ -420,27 +412,19 @@ class _EngineInstance:
         )
 
     def resume(self, *, event: str, step: Any, data: Any, timeout: float | None) -> None:
-        """Give the event ``event`` to the step that waits for it. The user (``by``) is recorded with the data.
-
-        ``step`` (a step or its key) selects the step if several wait. A step may require a role of the user. A resume
-        takes effect at once, so ``timeout`` is only checked.
-        """
+        """Give the event to a step, which may require a role. It takes effect at once: ``timeout`` is only checked."""
         check_wait(timeout)
         self._engine.runner.resume(self._id, event, step=step, data=data, by=self._by, **self._identity)
 
     def cancel(self, *, reason: str) -> None:
-        """Close the instance as cancelled, at once.
-
-        Raises ``NotConfigured`` for a reason or a user, because an engine cannot store them.
-        """
+        """Cancel at once. Raises ``NotConfigured`` for a reason or a user, because an engine cannot store them."""
         _refuse_durable_options(f"cancel of {self._id}", reason=reason or None, by=self._by)
         self._engine.runner.cancel(self._id, **self._identity)
 
     def result(self, *, timeout: float | None) -> dict[str, Any]:
-        """Wait until the instance is closed, and return the data of its steps by their keys.
+        """Return the data of the steps by key. ``timeout`` is in seconds; None waits for ever.
 
-        ``timeout`` is in seconds; None waits for ever. Raises ``WorkflowFailed``, ``WorkflowCancelled`` and
-        ``ResultTimeout``.
+        Raises ``WorkflowFailed``, ``WorkflowCancelled`` and ``ResultTimeout``.
         """
         self._refuse_user("result")
         instance = self._engine.runner.wait(self._id, timeout=timeout, **self._identity)

@@ -324,7 +324,7 @@ def human_task_spec_of(step: StepRef) -> HumanTaskSpec | None:
 
 
 def _title_of(step: StepRef) -> str:
-    """Return the name of a step for people: its ``label``, or its key with spaces and a capital letter."""
+    """Return the ``label``, or the key with spaces and a capital letter."""
     return (step.label or key_of(step).replace("_", " ").capitalize())[: names.MAX_LENGTH]
 
 
@@ -425,10 +425,7 @@ def _check_step_key(owner: str, key: object) -> None:
 
 
 def _check_deadline(label: str, value: Any, *, is_instant: bool = False) -> None:
-    """Raise ``WorkflowDefinitionError`` unless ``value`` is a duration or, with ``is_instant``, an aware datetime.
-
-    None is neither, and is accepted. ``label`` begins the message.
-    """
+    """Raise ``WorkflowDefinitionError`` unless this is a duration, an aware datetime (``is_instant``) or None."""
     if value is None:
         return
     try:
@@ -439,10 +436,7 @@ def _check_deadline(label: str, value: Any, *, is_instant: bool = False) -> None
 
 
 def _check_wait_seconds(owner: str, name: str, value: Any) -> None:
-    """Raise ``WorkflowDefinitionError`` unless ``value`` is a valid time to wait, a timedelta or seconds.
-
-    ``owner`` (the step) and ``name`` (its parameter) begin the message.
-    """
+    """Raise ``WorkflowDefinitionError`` unless this is a timedelta or seconds."""
     try:
         wait_seconds(value, label=f"{owner}: {name}")
     except (TypeError, ValueError) as exc:

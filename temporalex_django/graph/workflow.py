@@ -68,10 +68,7 @@ class GraphWorkflow(Workflow, abstract=True):
 
     @classmethod
     def _prepare(cls, graph: Graph) -> Iterator[str]:
-        """Compute the activity options of each step, and store the graph on the class if all of them are valid.
-
-        Yields a sentence for each problem.
-        """
+        """Store the graph if the options of all steps are valid; yield a sentence for each problem."""
         names, options = [], []
         for step in graph.steps:
             is_activity = not step.waits and step.instant is None
@@ -135,7 +132,7 @@ class GraphWorkflow(Workflow, abstract=True):
 
     @classmethod
     def _require_graph(cls) -> Graph:
-        """Return the graph of the class. Raises ``WorkflowDefinitionError`` for a class without one."""
+        """Raise ``WorkflowDefinitionError`` for a class without a graph."""
         if cls._graph is None:
             raise WorkflowDefinitionError(f"{cls.__name__} has no graph: subclass it with initial and transitions")
         return cls._graph

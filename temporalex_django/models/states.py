@@ -98,20 +98,13 @@ class WorkflowStateQuerySet(models.QuerySet[M]):
 
 
 def _typed_expression(kind: type) -> Combinable:
-    """Return an SQL expression that converts a stored text to the type ``kind``, or to NULL if the text does not fit.
-
-    An older version of the class may have stored the field with another type. A plain cast of such a text would make
-    the whole query fail.
-    """
+    """Convert to NULL what does not fit: an older class may have used another type, and a plain cast would fail."""
     cast = Cast(_TEXT, _FIELDS[kind])
     return Case(When(_VALID_TEXT[kind], then=cast)) if kind in _VALID_TEXT else cast
 
 
 def _stored_types(workflow: type[Startable] | None) -> dict[str, set[type]]:
-    """Return the declared types of each stored field, by name, of one workflow class or (None) of all.
-
-    A class that is itself a version has only its own fields.
-    """
+    """Return the types of each stored field by name, of one class or of all; a version has only its own fields."""
     if workflow is not None and issubclass(workflow, workflows.Workflow):
         return {name: {kind} for name, kind in workflow.stored.items()}
     types: dict[str, set[type]] = {}

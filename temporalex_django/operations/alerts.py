@@ -152,13 +152,13 @@ def _report_problems(alias: str, now: datetime) -> None:
 
 
 def _begin(alias: str, name: str, call: Callable[[], None], *, now: datetime, alerts: Sequence[Alert] = ()) -> None:
-    """Make a call in a thread, unless an earlier call of this name has not returned."""
+    """Make the call in a thread, unless an earlier call of this name has not returned."""
     if (alias, name) not in _under_way:
         _under_way[alias, name] = _Delivery(name=name, call=call, at=now, alerts=alerts)
 
 
 def _finish(alias: str) -> bool:
-    """Store what has been sent to the channels that have answered, and return True if anything was."""
+    """Store what the channels that have answered were sent, and return True if it is anything."""
     was_sent = False
     for key, delivery in [*_under_way.items()]:
         if key[0] != alias:
@@ -193,7 +193,7 @@ def cause_of(finding: Diagnosis) -> str:
 
 
 def _record(alias: str, findings: Sequence[Diagnosis], now: datetime) -> Mapping[tuple[str, str], Alert]:
-    """Store which problems there are now, and return them by cause and channel. Those that are over are deleted."""
+    """Store the present problems, delete those that are over, and return them by cause and channel."""
     stored = Alert.objects.using(alias)
     stored.filter(seen_at__lt=now - _OVER_PERIOD).delete()
     stored.exclude(channel__in=channels()).delete()
@@ -248,7 +248,7 @@ def _entry(alias: str, finding: Diagnosis, alert: Alert) -> AlertEntry:
 
 
 def _sentence(alias: str, workflow: str, examples: Iterable[str]) -> str:
-    """Return the sentence about the newest run with one of these ids, without payloads; empty if there is none."""
+    """Return the sentence about the newest run, without payloads; empty if there is none."""
     runs = Instance.objects.using(alias).filter(workflow=workflow, workflow_id__in=list(examples))
     run = runs.select_related("chain").order_by("-id").first()
     if run is None:

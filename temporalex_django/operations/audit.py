@@ -160,10 +160,7 @@ def record_denial(
 
 
 def _strip_unprintable(text: str) -> str:
-    """Return the text without unprintable characters, which the JSON columns of some databases reject.
-
-    The text comes from a URL or a request, so it can contain anything. It is cut to ``_MAX_NAME_LENGTH`` characters.
-    """
+    """Cut the text, and drop unprintable characters, which the JSON columns of some databases reject."""
     return "".join(letter for letter in text[:_MAX_NAME_LENGTH] if letter.isprintable())
 
 
@@ -204,11 +201,7 @@ def record_schedule_read(by: AuditActor, schedule: Schedule) -> None:
 
 
 def _record_read(by: AuditActor, object_id: UUID | str, create_row: Callable[[str], None]) -> None:
-    """Write the audit row of a read by calling ``create_row`` with the database alias, unless no row is needed.
-
-    ``object_id`` identifies the run, task or schedule that was read. No row is needed for code and programs, or if the
-    default cache says that the same person read the same object less than a minute ago.
-    """
+    """Write no row for code and programs, or if the cache has a read by the same person of less than a minute ago."""
     user_id = getattr(by.user, "pk", None)
     if user_id is None or by.program or by.source == _CODE_SOURCE:
         return
@@ -230,11 +223,7 @@ def _create_row(
     details: Mapping[str, str] | None = None,
     **columns: Any,
 ) -> None:
-    """Insert a row into the audit log table (``OperatorAction``) that says what ``by`` did, or tried to do, to ``run``.
-
-    ``columns`` are the values of further columns, by name. If ``run`` is None, ``label`` is stored in place of the
-    business id, and ``workflow`` is the name of the class.
-    """
+    """Insert an audit row. Without a run, ``label`` is stored in place of the business id."""
     OperatorAction.objects.using(alias).create(
         at=timezone.now(),
         action=action,
@@ -312,11 +301,10 @@ def client_address(meta: Mapping[str, Any]) -> str | None:
 
 
 def _first_untrusted(claims: Iterable[str], networks: list[Any], address: Address | None) -> Address | None:
-    """Return the first of the ``claims`` that is not the address of a trusted proxy.
+    """Return the first claim of ``X-Forwarded-For``, the last entry first, that is no trusted proxy.
 
-    ``claims`` are the entries of ``X-Forwarded-For``, the last one first. ``networks`` are the networks of the trusted
-    proxies. At an entry that is not an address the search ends, and the proxy before it is returned; without one,
-    ``address``, the peer of the connection. If all entries are trusted proxies, the last one is returned.
+    An entry that is no address ends the search at the proxy before it, or at the peer ``address``. If all entries are
+    trusted proxies, the last one is returned.
     """
     for claim in claims:
         parsed_address = _parse_address(claim)
@@ -329,10 +317,7 @@ def _first_untrusted(claims: Iterable[str], networks: list[Any], address: Addres
 
 
 def _parse_address(text: Any) -> Address | None:
-    """Parse an address, or return None if the text is not one.
-
-    A zone, a port and brackets are ignored. An IPv4 address inside IPv6 is returned as IPv4.
-    """
+    """Ignore a zone, a port and brackets. An IPv4 address inside IPv6 becomes IPv4."""
     text = str(text or "").strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]

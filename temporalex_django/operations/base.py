@@ -158,7 +158,7 @@ class Action(ABC, Generic[T]):
             yield
 
     def _run_ids(self) -> dict[str, str | None]:
-        """Return the business id and the run id of the run that the operation is about, as far as they are known."""
+        """Return the ids of the run that the operation is about, as far as they are known."""
         return {}
 
     @contextmanager

@@ -94,7 +94,7 @@ def run_jobs(alias: str) -> bool:
 
 
 def _rotated_jobs(alias: str) -> list[UUID]:
-    """Return ids of running jobs, oldest first, starting after the job that this process served last."""
+    """Return running jobs, oldest first, from the one after the job that this process served last."""
     running = BulkJob.objects.using(alias).filter(state=BulkJob.State.RUNNING).order_by("pk")
     jobs, last_job = running.values_list("pk", flat=True), _last_job.get(alias)
     if last_job is None:
@@ -149,11 +149,7 @@ def build_action(job: BulkJob, item: BulkItem, target: RunTarget, by: Actor) -> 
 
 
 def _run_next_item(pk: UUID, storage: DjangoStorage) -> bool:
-    """Process the next run of the job with the id ``pk``, in a transaction of its own.
-
-    Returns False if nothing was processed: no run is left (the job is then done), another worker has the job, or it was
-    stopped.
-    """
+    """Process the next run in a transaction. False means that none is left, the job is stopped, or another has it."""
     alias, is_replay = storage.alias, False
     skip_locked = connections[alias].features.has_select_for_update_skip_locked
     with storage.transaction("bulk"):
@@ -194,7 +190,7 @@ def _is_replay_job(job: BulkJob) -> bool:
 
 
 def _is_done_at_once(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> bool:
-    """Return True if the run of the item lives on a cluster, which does the operation at once. At most one read."""
+    """Return True if the run lives on a cluster, which does the operation at once. At most one read."""
     action = operator_action(job.action)
     if not uses_cluster() or action is None or action.cluster != "at once":
         return False
@@ -202,12 +198,10 @@ def _is_done_at_once(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> bo
 
 
 def _check_and_run(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
-    """Replay the code of a run while nothing is locked, then perform the job's reset or fork in a transaction.
+    """Replay or act at once while nothing is locked, then reset, fork or store the outcome in a transaction.
 
-    An operation that a cluster does at once is performed while nothing is locked, and its outcome is stored after it.
-
-    The replay may take a while, and may end this process. Meanwhile ``held_until`` keeps other workers from the job. If
-    that time passes, another worker processes the run, and the outcome of this call is dropped.
+    The replay may end this process. Until ``held_until`` no other worker takes the job. After that time another
+    worker processes the run, and the outcome of this call is dropped.
     """
     run_action: Callable[[], object]
     try:
@@ -234,11 +228,9 @@ def _check_and_run(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None
 
 
 def _finish_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object], storage: DjangoStorage) -> None:
-    """Perform ``run_action`` after the replay of its run and store the outcome, in one transaction.
+    """Store the outcome of ``run_action`` in one transaction, unless another worker has the item by now.
 
-    ``item`` is the run in the bulk job ``job``. Nothing is done if another worker processes the item by now, because
-    the replay took too long. If the job was stopped meanwhile, the run is left for later and ``held_until`` of the job
-    is reset.
+    If the job was stopped meanwhile, the run is left for later and ``held_until`` of the job is reset.
     """
     with storage.transaction("bulk end"):
         current_job = BulkJob.objects.using(storage.alias).select_for_update().get(pk=job.pk)
@@ -255,10 +247,9 @@ def _finish_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object],
 
 
 def _release_item(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> None:
-    """Let any worker process the item of the bulk job again, after the database failed while this worker processed it.
+    """Let any worker process the item again after the database failed, unless one does so by now.
 
-    The attempt is not counted as a crash, because no process ended. Does nothing if another worker processes the item
-    by now.
+    The attempt is not counted as a crash, because no process ended.
     """
     with storage.transaction("bulk let go"):
         items = BulkItem.objects.using(storage.alias).filter(pk=item.pk, outcome="", crashes=item.crashes)
@@ -275,7 +266,6 @@ def _reraise(error: Exception) -> None:
 
 
 def _save_progress(job: BulkJob, item: BulkItem | None, storage: DjangoStorage) -> None:
-    """Save the item, if there is one, and the counts and the state of its bulk job."""
     if item is not None:
         item.save(using=storage.alias)
         job.done += item.outcome == "done"
@@ -293,10 +283,9 @@ def _action_for(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> Action[
 
 
 def _run_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object], storage: DjangoStorage) -> None:
-    """Perform ``run_action`` in a savepoint, and set the outcome on ``item`` without saving it.
+    """Act in a savepoint and set the outcome without saving it. It stays open for a busy run, up to some tries.
 
-    The outcome is done, or failed with a code and a message. It stays open if the run was busy, up to a number of
-    tries. Raises the database error of a lost connection or a transient failure; the item is tried again then.
+    Raises the database error of a lost connection or a transient failure; the item is tried again then.
     """
     try:
         with audit.defer_denials(), storage.savepoint():
@@ -318,7 +307,7 @@ def _run_item(job: BulkJob, item: BulkItem, run_action: Callable[[], object], st
 
 
 def _is_deleted_already(job: BulkJob, item: BulkItem, error: TemporalexError, storage: DjangoStorage) -> bool:
-    """Return True if the job deletes runs, and somebody has deleted this run since the job was started."""
+    """Return True if somebody has deleted the run since the job was started."""
     if job.action != Delete.name or not isinstance(error, WorkflowNotFound):
         return False
     # A run that the user may not see any more gets the same error.
@@ -330,11 +319,7 @@ def _mark_failed(item: BulkItem, code: str, message: str) -> None:
 
 
 def _actor_of(job: BulkJob) -> Actor:
-    """Return the actor who started the bulk job; operations on its runs are performed in their name.
-
-    The user is read again, because they may have been deactivated since. Raises ``ActionNotPermitted`` for a user who
-    no longer exists.
-    """
+    """Read the user again: they may have been deactivated. Raises ``ActionNotPermitted`` for one who is gone."""
     make_actor = partial(
         Actor,
         source=job.source,
@@ -405,7 +390,7 @@ def redact_items(
 def _checked_runs(
     run_ids: Iterable[UUID], visible_runs: QuerySet[Instance] | None, *, alias: str
 ) -> QuerySet[Instance]:
-    """Return the runs with these ids, of ``visible_runs`` if it is not None, without columns that no check reads."""
+    """Return the runs without columns that no check reads."""
     runs = access.runs_or_all(visible_runs, alias=alias).using(alias)
     return runs.filter(pk__in=run_ids).defer(*UNREAD_COLUMNS)
 
@@ -542,10 +527,7 @@ class StartBulk(Action[BulkJob]):
         return job
 
     def _require_job_limit(self) -> None:
-        """Raise ``ActionNotPossible`` if the user already has ``BULK_JOBS`` running jobs.
-
-        The limit keeps other people's jobs from waiting long.
-        """
+        """Raise ``ActionNotPossible`` at ``BULK_JOBS`` running jobs, so that other people's jobs do not wait long."""
         user_id, limit = getattr(self.by.user, "pk", None), get_settings().BULK_JOBS
         if user_id is None:
             return
@@ -558,19 +540,15 @@ class StartBulk(Action[BulkJob]):
 
     @property
     def _token_digest(self) -> str | None:
-        """The digest of the user and their token, or None if there is no token.
-
-        The same token of another person has another digest.
-        """
+        """The digest of user and token: the same token of another person has another digest."""
         if self.token is None:
             return None
         return _digest([str(getattr(self.by.user, "pk", None)), self.token])
 
     def _find_duplicate(self, job: BulkJob, token: str) -> BulkJob | None:
-        """Return the earlier job that has the same token, or None after inserting ``job``.
+        """Return the earlier job of the token, or None after the insert.
 
-        A concurrent request with the same token waits for this transaction. Raises ``IdempotencyKeyReused`` if the
-        earlier job was started by another request.
+        Raises ``IdempotencyKeyReused`` for another request. A concurrent one with the token waits for this transaction.
         """
         jobs = BulkJob.objects.using(self.storage.alias)
         jobs.bulk_create([job], ignore_conflicts=True)
@@ -582,10 +560,7 @@ class StartBulk(Action[BulkJob]):
         return stored_job
 
     def _request_digest(self) -> str:
-        """Return a digest of the action, its inputs, the reason and the selected runs, to recognize a repeated request.
-
-        Times in a queryset are left out, because a repeated request computes them anew.
-        """
+        """Return a digest that recognizes a repeated request, without times, which it computes anew."""
         runs: Sequence[str]
         if isinstance(self.runs, QuerySet):
             try:
@@ -601,10 +576,10 @@ class StartBulk(Action[BulkJob]):
         return _digest([self.action, self.input_values, self.reason, runs, self.selection])
 
     def _select_runs(self) -> list[UUID]:
-        """Return the ids of the selected runs that the user may operate, newest first.
+        """Return the ids that the user may operate, newest first.
 
-        Raises ``ActionNotPossible`` for no runs, too many, or an input that only one run can have, and
-        ``WorkflowNotFound`` for the id of no run, or of a run that the user may not see.
+        Raises ``ActionNotPossible`` for no runs, too many, or an input for one run, and ``WorkflowNotFound`` for a run
+        that does not exist or that the user may not see.
         """
         alias, limit = self.storage.alias, get_settings().BULK_LIMIT
         allowed_runs = access.runs_for(self.by.user, alias=alias)
@@ -643,11 +618,7 @@ class StartBulk(Action[BulkJob]):
         return action.target_kind
 
     def _build_parts(self, runs: list[UUID]) -> list[tuple[UUID, int | None]]:
-        """Return the items of the job as pairs ``(run id, command number of the activity or timer)``.
-
-        For an operation on whole runs, the number is None. Raises ``ActionNotPossible`` if there are none, or more than
-        ``BULK_LIMIT``.
-        """
+        """Return ``(run id, command number or None)``. Raises ``ActionNotPossible`` for none, or too many."""
         action, limit = operator_action(self.action), get_settings().BULK_LIMIT
         if action is None:
             return [(run, None) for run in runs]
@@ -664,18 +635,12 @@ class StartBulk(Action[BulkJob]):
         return parts
 
     def _run_keys(self, runs: QuerySet[Instance]) -> QuerySet[Instance, Any]:
-        """Return a queryset of the ids of ``runs``, for use as a subquery.
-
-        The order is removed, except from a slice, where it determines which runs the slice contains.
-        """
+        """Return the ids as a subquery. Only a slice keeps its order, which determines its runs."""
         queryset = runs.using(self.storage.alias)
         return (queryset if queryset.query.is_sliced else queryset.order_by()).values("pk")
 
     def _filter_admitted(self, run_ids: list[UUID]) -> list[UUID]:
-        """Return the run ids for which the function ``is_admitted`` of the interface returns True.
-
-        Raises ``ActionNotPermitted`` if the caller named a run for which it returns False.
-        """
+        """Raise ``ActionNotPermitted`` for a refused run that the caller named."""
         if self.is_admitted is None:
             return run_ids
         rows = Instance.objects.using(self.storage.alias).filter(pk__in=run_ids).defer(*UNREAD_COLUMNS)
@@ -686,10 +651,7 @@ class StartBulk(Action[BulkJob]):
         return [run_id for run_id in run_ids if run_id not in refused_runs]
 
     def _single_run_input(self) -> str | None:
-        """Return the name of an input that was passed although only one run can have its value, such as an id.
-
-        Returns None if there is none. A bulk job on several runs refuses such an input.
-        """
+        """Return the name of a given input whose value only one run can have, such as an id."""
         action = operator_action(self.action)
         inputs = () if action is None else action.inputs
         return next(
@@ -715,10 +677,7 @@ def _digest(content: object) -> str:
 
 
 def _validate_runs(runs: object) -> QuerySet[Instance] | list[object]:
-    """Return the argument ``runs`` of a bulk job if it is a queryset of runs, or a list of the run ids in it.
-
-    Raises ``TypeError`` for anything else. The ids themselves are not checked.
-    """
+    """Raise ``TypeError`` unless this is a queryset of runs or an iterable. The ids in it are not checked."""
     if isinstance(runs, QuerySet):
         if not issubclass(runs.model, Instance):
             raise TypeError(f"runs is a queryset of {runs.model.__name__}: pass a queryset of Instance, or run ids")
@@ -729,10 +688,8 @@ def _validate_runs(runs: object) -> QuerySet[Instance] | list[object]:
 
 
 def _validate_inputs(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """Validate the inputs of a bulk job; return ``(permission of the action, input values, selector values)``.
+    """Return ``(permission, input values, selector values)`` as they will be stored.
 
-    ``action`` is the name of the operation. ``inputs`` contains both the inputs of the operation and the selectors,
-    which choose among activities or timers, by name. The two returned dicts have the values as they will be stored.
     Raises ``ActionNotPossible`` for an unknown action, ``PayloadError`` for a wrong value, and ``TypeError`` for an
     unknown or missing input.
     """

@@ -189,10 +189,7 @@ def require_unchanged(
 
 
 def _change_error(target: RunTarget, expected: RunVersion | None, current: RunVersion) -> RunChanged:
-    """Return the ``RunChanged`` error that lists how the ``current`` version of the run differs from ``expected``.
-
-    ``expected`` is None if the caller knew no version.
-    """
+    """List the differences between the versions; ``expected`` is None if the caller knew none."""
     changes = {}
     if expected is not None:
         pairs = {

@@ -158,11 +158,7 @@ def find_run(
 
 
 def _find_in_any_workflow(ref: str, id_query: IdQuery, *, storage: DjangoStorage) -> RunTarget | None:
-    """Return the target for a business id among the runs of all workflows, or None.
-
-    ``id_query`` restricts the runs (see ``_id_query``). One read if only one workflow has runs of that id, and one more
-    for each further workflow. Raises ``AmbiguousId``.
-    """
+    """Raise ``AmbiguousId`` for several targets. One read, and one more for each further workflow with that id."""
     condition, values = _id_condition("i", id_query), id_query[1]
     others = f"exists (select 1 from temporalex_instance o where {_OTHER_WORKFLOW_SQL}{_id_condition('o', id_query)})"  # noqa: S608
     rows = storage.sql.select(
@@ -241,10 +237,7 @@ def list_runs(
 
 
 def _id_query(runs: Runs, *, alias: str) -> IdQuery:
-    """Return an SQL statement that selects the ids of ``runs``, and its parameters.
-
-    The statement is empty if ``runs`` means all runs, and the text ``null`` if it matches none.
-    """
+    """Return the statement, empty for all runs and ``null`` for none, and its parameters."""
     if runs is None or is_unfiltered(runs):
         return "", []
     try:
@@ -256,10 +249,6 @@ def _id_query(runs: Runs, *, alias: str) -> IdQuery:
 
 
 def _id_condition(table: str, id_query: IdQuery) -> str:
-    """Return an SQL condition that restricts ``table`` to the ids that ``id_query`` selects; empty for all ids.
-
-    ``id_query`` is a pair of an SQL statement and its parameters.
-    """
     if id_query[0]:
         return f" and {table}.id in ({id_query[0]})"
     return ""
@@ -282,11 +271,7 @@ def find_chain(chain_id: UUID, *, storage: DjangoStorage, visible_runs: Runs = N
 
 
 def _target_from_row(row: tuple[object, ...], *, storage: DjangoStorage, pinned: UUID | None = None) -> RunTarget:
-    """Return the target for a row of ``_COLUMNS``.
-
-    A class that was renamed takes one more statement, because its switch may have the old or the new name. ``pinned``
-    is the run that the caller named by its run id, or None.
-    """
+    """Return the target. A renamed class takes one more statement: its switch may have the old or the new name."""
     chain_id, run_id, queue, closed, paused, backend, workflow_id, workflow, version, status, off = row
     if current_name(str(workflow)) != workflow:
         off = off or workflow in read_switches(storage.sql).workflows

@@ -157,11 +157,9 @@ class RunActionView(ABC):
         return HttpResponseRedirect(self.get_success_url(request, run, form))
 
     def _act_once(self, request: HttpRequest, run: Instance, form: TokenForm, *, action: str) -> Any:
-        """Call ``act`` in one transaction that also stores the token of the form, and return the message of ``act``.
+        """Call ``act`` in the transaction that stores the token. Raises ``DuplicateRequest`` if it is stored already.
 
         An operation that another system does at once is done after the token is stored.
-
-        Raises ``DuplicateRequest`` if the token is stored already.
         """
         once = idempotent_request(request, form.cleaned_data["token"])
         with once.run_once_at_once() if acts_at_once(run, action) else once.run_once() as answer:
@@ -417,10 +415,7 @@ class StartView:
         ]
 
     def _example_input(self, request: HttpRequest, cls: type[Workflow]) -> Any:
-        """Return the input of the run that ``?like=`` names, to fill in the form, or ``NOTHING`` if there is none.
-
-        Parts that are redacted for the user are left out. The audit log records that the user has read the payload.
-        """
+        """Return the input of the run in ``?like=`` without redacted parts, or ``NOTHING``. The read is audited."""
         like = request.GET.get("like")
         run = None
         if like:

@@ -69,10 +69,7 @@ def bulk_permission_error() -> str:
 
 
 def _bulk_action(action: type[OperatorRunAction[Any]]) -> Callable[..., HttpResponse | None]:
-    """Return an action for the list of runs in the admin, which leads to the page of a bulk operation.
-
-    The action redirects to that page with the chosen runs, or with the filters of the list, in the URL.
-    """
+    """Return an action that redirects to a page with the chosen runs, or the filters of the list, in its URL."""
 
     def choose(admin: InstanceAdmin, request: HttpRequest, runs: QuerySet[Instance]) -> HttpResponse | None:
         query_params: dict[str, str] = {_FILTERS: request.GET.urlencode()}
@@ -102,12 +99,12 @@ BULK_ACTIONS = [_bulk_action(action) for action in STEERING.values()]
 
 
 def _encode_ids(ids: Iterable[str]) -> str:
-    """Encode run ids as a short text for a URL: the 16 bytes of each in URL-safe base64."""
+    """Encode the 16 bytes of each id in URL-safe base64."""
     return urlsafe_b64encode(b"".join(UUID(run_id).bytes for run_id in ids)).rstrip(b"=").decode()
 
 
 def _decode_ids(text: str) -> list[UUID]:
-    """Decode the run ids in a text that ``_encode_ids`` has made. Raises ``Http404`` for any other text."""
+    """Raise ``Http404`` for a text that ``_encode_ids`` has not made."""
     try:
         id_bytes = urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4))
     except ValueError:
@@ -228,10 +225,7 @@ class BulkActionView:
     def _handle_post(
         self, request: HttpRequest, action: type[OperatorRunAction[Any]], runs: QuerySet[Instance], refusal: str | None
     ) -> HttpResponse:
-        """Start the bulk job and redirect to its page; if that is refused, show the form again with the error.
-
-        ``refusal`` says why the user may not do this at all, or is None.
-        """
+        """Start the job and redirect to its page, or show the form with the error."""
         if refusal is not None:
             refuse(request, StartBulk.name, refusal)
         effect = bulk_effect(action, runs, user_of(request), {})
@@ -298,16 +292,13 @@ class BulkActionView:
         return TemplateResponse(request, self.template, context, status=status)
 
     def _list_request(self, request: HttpRequest) -> HttpRequest:
-        """Return the request for the list of runs with the filters that this URL has kept."""
+        """Return the request with the filters of the list that this URL has kept."""
         list_request = copy(request)
         list_request.GET = QueryDict(request.GET.get(_FILTERS, ""))
         return list_request
 
     def _chosen_runs(self, request: HttpRequest) -> QuerySet[Instance]:
-        """Return the runs that the URL names or selects and that the user may see.
-
-        Raises ``Http404`` for a malformed URL.
-        """
+        """Return the chosen runs that the user may see. Raises ``Http404`` for a malformed URL."""
         if "all" not in request.GET:
             return self.admin.get_queryset(request).filter(pk__in=_decode_ids(request.GET.get("chosen", "")))
         # The change list of the admin applies the filters, so that this page means exactly the runs of the list.
@@ -375,10 +366,7 @@ def _refused_effect(why_not: str) -> BulkEffect:
 
 
 def _refusal(action: type[OperatorRunAction[Any]], user: Person, run: Instance, *, part_count: int) -> str | None:
-    """Return the reason for which a bulk operation would skip a run, or None if it would be performed on the run.
-
-    ``part_count`` is the number of activities or timers of the run to which it would apply.
-    """
+    """Return why the operation would skip the run, or None. ``part_count`` counts its activities or timers."""
     refusal = permission_error(action, user, run) or superseded_error(run)
     if refusal is not None:
         return refusal
@@ -402,11 +390,7 @@ def _no_runs_text() -> str:
 
 
 def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") -> str:
-    """Return a sentence that says for how many of the chosen runs a bulk operation is possible.
-
-    These are ``possible`` of ``total`` runs. ``parts`` is the number of activities or timers in words. With
-    ``has_more``, there are more runs than were checked.
-    """
+    """Return a sentence that says for how many runs it is possible. With ``has_more``, some were not checked."""
     words: dict[str, Any] = {"possible": possible, "of": total, "parts": parts}
     if parts and has_more:
         return _("The action can currently be applied to %(parts)s in %(possible)d of the newest %(of)d runs.") % words
@@ -432,7 +416,6 @@ def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") 
 
 
 def _bulk_action_error(action: type[OperatorRunAction[Any]], user: Person) -> str | None:
-    """Return the sentence that says why the user may not perform the operation on many runs, or None if they may."""
     if can_start_bulk(user):
         return permission_error(action, user)
     return bulk_permission_error()

@@ -172,16 +172,13 @@ class _ClusterAnswers:
 
     @property
     def calls(self) -> dict[int, Any]:
-        """The arguments of the activities, by number, in the form of the column ``call``."""
+        """The arguments by number of the activity, in the form of the column ``call``."""
         scheduled = (event.attributes for event in self.events if event.kind == "ActivityScheduled")
         return {call["seq"]: [call["args"], call.get("kwargs") or {}] for call in scheduled}
 
 
 def _ask_cluster(run: Instance) -> _ClusterAnswers:
-    """Ask the cluster about a run, and set ``run.blocked`` if its task fails there.
-
-    If it does not say which activities are open, it is not asked for the history.
-    """
+    """Ask the cluster, and set ``run.blocked`` if its task fails. After an error it is not asked for the history."""
     if run.chain.backend == TABLES:
         return _ClusterAnswers(on_cluster=False)
     target, rows = RunTarget.of(run), storage()
@@ -197,10 +194,7 @@ def _ask_cluster(run: Instance) -> _ClusterAnswers:
 
 
 def _switch_context(run: Instance, switch_address: Callable[[str, str], str | None]) -> dict[str, Any]:
-    """Return the URLs of the forms that switch off the class and the queue of a run; they are None for a closed run.
-
-    ``switch_address`` takes the kind and the name of a switch and returns its URL, or None if the user may not use it.
-    """
+    """Return the URLs of the switches; None for a closed run or a user who may not use them."""
     if not run.is_open:
         return {"switch_class": None, "switch_queue": None}
     off = _names_off(run)
@@ -213,7 +207,7 @@ def _switch_context(run: Instance, switch_address: Callable[[str, str], str | No
 
 
 def _names_off(run: Instance) -> set[tuple[str, str]]:
-    """Return what is switched off, as pairs of a kind and a name. No read if the run says that nothing is."""
+    """Return ``(kind, name)`` pairs. No read if the run says that nothing is off."""
     if not getattr(run, "anything_off", True):
         return set()
     alias = run._state.db  # noqa: SLF001 - Django documents it
@@ -221,7 +215,7 @@ def _names_off(run: Instance) -> set[tuple[str, str]]:
 
 
 def _outgoing_messages(chain: Chain, *, user: Any, alias: str) -> list[OutgoingMessage]:
-    """Return the messages of a chain on a cluster that are not sent yet, and its dead letters. At most two reads."""
+    """Return the messages that are not sent yet, and the dead letters. At most two reads."""
     if chain.backend == TABLES:
         return []
     return describe_outgoing([*outgoing_messages(alias, user).filter(chain=chain)[:MAX_ROWS]], user)
@@ -236,10 +230,7 @@ def _audit_context(audit_rows: Sequence[OperatorAction]) -> dict[str, Any]:
 
 
 def _family_context(run: Instance, family: Sequence[Instance]) -> dict[str, Any]:
-    """Return the template context about related runs: the runs of the same chain, and the children of the run.
-
-    ``family`` has the rows of both, as ``related_runs`` returns them.
-    """
+    """Divide ``family``, as ``related_runs`` returns it, into the runs of the chain and the children."""
     runs = [relative for relative in family if relative.chain_id == run.chain_id]
     children = [relative for relative in family if relative.chain_id != run.chain_id]
     return {
@@ -283,11 +274,7 @@ def _preload_rows(
     answers: _ClusterAnswers,
     alias: str,
 ) -> PreloadedRows:
-    """Return the rows from which the summary of the run on its page is built.
-
-    ``family`` are the runs of the chain and the children, as ``related_runs`` returns them. ``answers`` are those of
-    a cluster. Only activity tasks and workers are read here.
-    """
+    """Return the rows for the summary. Only activity tasks and workers are read here."""
     children = [relative for relative in family if relative.chain_id != run.chain_id]
     tasks: dict[UUID, list[ActivityTask]] = defaultdict(list)
     workers: list[Worker] = []
@@ -313,17 +300,14 @@ def _preload_rows(
 
 
 def _leading(tasks: Sequence[ActivityTask]) -> list[ActivityTask]:
-    """Return activities of a cluster in the order of ``leading_tasks``, with the same annotation."""
+    """Sort the activities of a cluster as ``leading_tasks`` does, with its annotation."""
     for task in tasks:
         task.count = len(tasks)  # type: ignore[attr-defined] # the annotation
     return sorted(tasks, key=lambda task: (task.failed_at is None, task.failed_at, task.seq))
 
 
 def _awaited_child_ids(run: Instance, children: Sequence[Instance]) -> list[UUID]:
-    """Return a list with the run id of the child for which the run waits, if it waits for nothing else.
-
-    Such a run waits for the work of that child, so the activities of the child are loaded for the summary, too.
-    """
+    """Return the child that the run waits for alone: the activities of that child are loaded, too."""
     match run.waits:
         case [{"kind": "child", "seq": seq}] if seq is not None:
             return [child.pk for child in children if child.parent_seq == seq][:1]
@@ -332,10 +316,7 @@ def _awaited_child_ids(run: Instance, children: Sequence[Instance]) -> list[UUID
 
 
 def _closing_action(audit_rows: Sequence[OperatorAction]) -> tuple[str, str]:
-    """Return ``(name, reason)`` of the person who cancelled or terminated the run.
-
-    Both are empty if nobody did.
-    """
+    """Return ``(name, reason)`` of who cancelled or terminated the run; both empty if nobody did."""
     for row in audit_rows:
         if row.action in ("cancel", "terminate") and not row.denied:
             return row.actor_name, row.reason
@@ -343,10 +324,7 @@ def _closing_action(audit_rows: Sequence[OperatorAction]) -> tuple[str, str]:
 
 
 def _overdue_since(run: Instance, messages: Sequence[Message]) -> datetime | None:
-    """Return the time since which the run has had work for a worker: it is due, or has an unread message.
-
-    Returns None if it waits for no worker.
-    """
+    """Return since when the run has work for a worker, or None."""
     if run.chain.run_id != run.pk or not run.is_open or run.blocked or run.paused:
         return None
     moments = (run.chain.due_at, _unread_since(messages))
@@ -354,16 +332,12 @@ def _overdue_since(run: Instance, messages: Sequence[Message]) -> datetime | Non
 
 
 def _unread_since(messages: Sequence[Message]) -> datetime | None:
-    """Return the time of the oldest message that no turn has read; None if there is none."""
+    """Return the time of the oldest message that no turn has read."""
     return min((message.created_at for message in messages if message.fresh and not message.settled), default=None)
 
 
 def _failure_context(run: Instance, redactor: Redactor) -> dict[str, str] | None:
-    """Return the failure of a run for the template: type, redacted message, place and traceback; None for no failure.
-
-    The type is empty if the code gave a reason instead of raising an exception. The place and the traceback are those
-    of the error that an activity raised, if the run failed with one.
-    """
+    """Return the failure. The type is empty for a reason; place and traceback are those of an activity's error."""
     closing = run.closing_value
     if run.status != "failed" or not isinstance(closing, dict):
         return None
@@ -381,10 +355,9 @@ def _failure_context(run: Instance, redactor: Redactor) -> dict[str, str] | None
 
 
 def _load_messages(chain: Chain, *, alias: str) -> list[Message]:
-    """Return messages of a chain: failed ones first, then those without an outcome, then the others, each newest first.
+    """Return failed messages first, then those without an outcome; newest first, at most ``MAX_ROWS`` and one.
 
-    At most ``MAX_ROWS`` and one more. For an open chain, partial indexes find them. A closed chain may also have
-    signals that were never delivered, which are in no index, so all its messages are sorted.
+    An open chain needs only partial indexes. A closed chain is sorted: no index has signals that were never delivered.
     """
     order: list[Any] = [Case(When(ATTENTION, then=0), default=1), "settled", "-id"]
     messages = Message.objects.using(alias).filter(chain_id=chain.pk)
@@ -402,20 +375,14 @@ def _load_messages(chain: Chain, *, alias: str) -> list[Message]:
 
 
 def _redact_payload(payload: Any, redact: Callable[[Any], Any], redactor: Redactor) -> Any:
-    """Return ``redact(payload)``, or for an unreadable payload a placeholder with the error.
-
-    Only a user who may see payloads gets the placeholder; the codec of this process cannot read the payload.
-    """
+    """Keep an unreadable payload, which shows its error, only for users who may see payloads."""
     if isinstance(payload, UnreadablePayload) and redactor.shows_payloads:
         return payload
     return redact(payload)
 
 
 def _blocked_context(blocked: dict[str, Any] | None, *, due_at: datetime | None) -> dict[str, Any] | None:
-    """Return the template context that says why the run is blocked, since when, and what a person can do about it.
-
-    Returns None if it is not blocked. ``blocked`` is the column of the run, and ``due_at`` the time of the next try.
-    """
+    """Return why and since when the run is blocked, and what to do; ``due_at`` is the next try."""
     if not blocked:
         return None
     code = str(blocked.get("code", ""))
@@ -489,7 +456,6 @@ def _activity_rows(
     part_links: Callable[..., list[ActionLink]],
     switch_address: Callable[[str, str], str | None],
 ) -> list[dict[str, Any]]:
-    """Return the template context of the first open activities of a run, with their buttons."""
     rows, calls = [], answers.calls
     off = _names_off(run) if tasks else set()
     for task in tasks[:MAX_ROWS]:
@@ -503,7 +469,7 @@ def _activity_rows(
 
 
 def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime, call: Any = None) -> dict[str, Any]:
-    """Return the template context of an open activity. ``call`` are its arguments if its row has none."""
+    """Return the context. ``call`` are the arguments if the row has none."""
     failure = redactor.redact_activity(task.as_open).last_failure
     if task.owner is not None:
         state, since = _("running since"), task.started_at or now
@@ -533,10 +499,7 @@ def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime, 
 def _message_context(
     message: Message, redactor: Redactor, *, message_links: Callable[[str], list[ActionLink]]
 ) -> dict[str, Any]:
-    """Return the template context of a message in the list of messages of a run.
-
-    ``message_links`` takes the id of a failed message and returns its buttons.
-    """
+    """Return the context. ``message_links`` returns the buttons of a failed message."""
 
     def format_redacted(payload: Any) -> FormattedPayload:
         return format_payload(
@@ -665,11 +628,7 @@ def build_graph_picture(
 def _step_states(
     graph_class: type[GraphWorkflow], step_numbers: Mapping[StepRef, int], events: Sequence[HistoryEvent] | None
 ) -> tuple[dict[int, str], str | None]:
-    """Return ``(states, why_not)``: the states of the steps that the run has reached, by number of the step.
-
-    ``why_not`` says why there are no states, or is None. ``step_numbers`` has the number of each step. ``events`` is
-    the whole history; None means that it is too long to read.
-    """
+    """Return ``(states by number, why there are none or None)``. Events are None if the history is too long."""
     if events is None:
         return {}, _("The history is too long to read here, so the states of the steps are not shown.")
     try:

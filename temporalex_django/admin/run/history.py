@@ -234,18 +234,14 @@ def told_history(
 
 
 def _page_number(page: str, count: int) -> int:
-    """Parse the number of the page in a URL; return the last one, ``count``, if the text is not a number."""
+    """Return the last page, ``count``, for a text that is not a number."""
     if page.isascii() and page.isdigit() and len(page) < 10:
         return min(max(int(page), 1), count)
     return count
 
 
 def _first_of_page(page: str, number: int, length: int) -> int:
-    """Return how many events of a history of ``length`` events come before the page with this number.
-
-    ``page`` is the number in the URL as text. Without one, the page has the newest events, as many as on other pages:
-    the last page might have a single row, and not what the run waits for.
-    """
+    """Return how many events come before the page. Without one, the newest fill it: the last page may be short."""
     if page:
         return (number - 1) * EVENTS_PER_PAGE
     return max(0, length - EVENTS_PER_PAGE)
@@ -257,11 +253,7 @@ def _running_timers(timer_events: Sequence[Event]) -> list[timeline.TimelineRow]
 
 
 def _redact_data(event: HistoryEvent, redactor: Redactor) -> Any:
-    """Return the attributes of an event as the user may see them.
-
-    Users who may see payloads get attributes that the codec cannot read as they are, so that the page can show the
-    error.
-    """
+    """Keep attributes that the codec cannot read for users who may see payloads: the page shows the error."""
     data = event.data
     if isinstance(data, UnreadablePayload) and redactor.shows_payloads:
         return data
@@ -274,7 +266,7 @@ def _core_event(event: HistoryEvent, data: Any) -> Event:
 
 
 def _core_events(event_rows: Sequence[HistoryEvent], kinds: Collection[str] | None = None) -> list[Event]:
-    """Return the events of these rows, or those of some kinds, with all that the codec reads."""
+    """Return the events, or those of some kinds, with all that the codec reads."""
     return [_core_event(row, row.data) for row in event_rows if kinds is None or row.kind in kinds]
 
 
@@ -299,10 +291,7 @@ def _event_row(event: Event, data: Any) -> EventRow:
 
 
 def _summary(data: Any) -> str:
-    """Return a short text that distinguishes an event from others of its kind, such as a name or a command number.
-
-    ``data`` are the attributes of the event.
-    """
+    """Return what distinguishes an event from others of its kind, such as a name or a command number."""
     if not isinstance(data, dict):
         return ""
     parts = []

@@ -390,7 +390,7 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         return TemplateResponse(request, self.change_form_template, context)
 
     def _parent_context(self, request: HttpRequest, run: Instance) -> dict[str, str | None]:
-        """Return the run id and the URL of the parent run, for the template; both None if the user may not see it."""
+        """Return id and URL of the parent; both None if the user may not see it."""
         runs = self.get_queryset(request)
         if run.parent_run_id is None or not (is_unfiltered(runs) or runs.filter(pk=run.parent_run_id).exists()):
             return {"parent": None, "parent_address": None}

@@ -73,7 +73,7 @@ def related_runs(run: Instance, visible_runs: QuerySet[Instance], *, limit: int)
 
 
 def _mark_of(run: Instance, *, alias: str | None) -> Mapping[str, Any] | None:
-    """Return what the history of a run says about the run from which a reset or fork copied its first events."""
+    """Return what the history says about the run from which a reset or fork copied its first events."""
     marks = HistoryEvent.objects.using(alias).filter(run=run.pk, kind="ActivationStarted", at=run.started_at)
     mark = None if run.started_at is None else marks.order_by("seq").first()
     copied = mark.data.get("copied") if mark is not None and isinstance(mark.data, Mapping) else None
@@ -81,7 +81,7 @@ def _mark_of(run: Instance, *, alias: str | None) -> Mapping[str, Any] | None:
 
 
 def _start_reset_of(run: Instance, family: Sequence[Instance]) -> Mapping[str, Any] | None:
-    """Return what a mark would say if ``run`` came from a reset to the start; None for the first run of its chain."""
+    """Return the mark that a reset to the start would have; None for the first run of its chain."""
     before = (other.pk for other in family if other.chain_id == run.chain_id and other.pk < run.pk)
     predecessor = next(before, None)
     return None if predecessor is None else {"from": predecessor, "how": "reset", "activation": 0}

@@ -82,11 +82,7 @@ def schedule_detail_context(
 
 
 def _args_context(row: Schedule, by: Actor) -> dict[str, Any]:
-    """Return the template context about the input of the schedule's runs.
-
-    ``function`` names the function that makes it, ``payload`` is the stored input, and ``hidden`` is True if the user
-    may not see it.
-    """
+    """Name the function that makes the input; ``hidden`` is True if the user may not see it."""
     payload = None
     is_visible = may_view_args(row, by.user)
     if is_visible and row.args is not None:
@@ -95,10 +91,7 @@ def _args_context(row: Schedule, by: Actor) -> dict[str, Any]:
 
 
 def _facts(row: Schedule) -> list[tuple[str, str]]:
-    """Return the options of a schedule, as pairs of a label and a text, for its admin page.
-
-    Options that are not set are left out.
-    """
+    """Return ``(label, text)`` pairs, without options that are not set."""
     choices = ScheduleForm.base_fields
     facts = [
         (_("Owner"), row.get_owner_display()),
@@ -140,10 +133,6 @@ def _bound_text(row: Schedule, moment: Any) -> str:
 
 
 def _slot_context(slot: SlotDescription, addresses: dict[str, str], zone_name: str) -> dict[str, Any]:
-    """Return the template context of one slot (a time at which the schedule fires) with its outcome.
-
-    ``addresses`` has the URLs of the runs that the user may open, by run id.
-    """
     times = [at for at in (slot.at, slot.until) if at is not None]
     return {
         "slot": slot,

@@ -208,7 +208,7 @@ def _counted(slot: ScheduleSlot | SlotDescription) -> str:
 
 
 def _totals(slots: Sequence[ScheduleSlot]) -> str:
-    """Return a text with the number of slots for each outcome, in the order of ``_OUTCOMES``."""
+    """Return the number of slots for each outcome, in the order of ``_OUTCOMES``."""
     outcomes = [slot.outcome for slot in slots]
     return ", ".join(f"{outcomes.count(name)} {label}" for name, label in _OUTCOMES.items() if name in outcomes)
 

@@ -230,7 +230,7 @@ class ScheduleAdmin(ScheduleAdminBase):
         )
 
     def _run_addresses(self, request: HttpRequest, run_ids: list[str]) -> dict[str, str]:
-        """Return the URLs of the admin pages of these runs, by run id, without runs that the user may not see."""
+        """Return the URLs by run id, without runs that the user may not see."""
         if not self.admin_site.is_registered(Instance):
             return {}
         restricted_runs = visible_runs(self.admin_site, request)
@@ -257,10 +257,7 @@ class ScheduleAdmin(ScheduleAdminBase):
     def _operate(
         self, request: HttpRequest, object_id: str, action: type[ScheduleAction[Any]], success_message: str
     ) -> HttpResponse:
-        """Perform an operation on the schedule if the request is a POST, and redirect to the page of the schedule.
-
-        The form has a reason. The page shows ``success_message``, or the error if the operation is refused.
-        """
+        """Perform the operation on a POST. The page of the schedule shows a refusal."""
         row = self.find_schedule(request, object_id)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
@@ -298,10 +295,7 @@ class ScheduleAdmin(ScheduleAdminBase):
         return HttpResponseRedirect(self.address_of(row))
 
     def _is_first_post(self, request: HttpRequest, token: str) -> bool:
-        """Store the token of a form, and return True if it was not stored before.
-
-        False means that the form was posted twice, so that the second post must do nothing.
-        """
+        """Store the token. False means that the form was posted twice, so that the second post must do nothing."""
         if is_duplicate_request(request, token):
             return False
         # Committed before the trigger, and not with it: functions of the project must run outside of a transaction.
@@ -313,7 +307,6 @@ class ScheduleAdmin(ScheduleAdminBase):
         return True
 
     def _trigger(self, request: HttpRequest, row: Schedule, *, reason: str) -> None:
-        """Fire the schedule now, and show the user a message about the outcome."""
         try:
             slot = TriggerSchedule(row.name, reason=reason, by=actor_of(request)).execute()
         except ActionNotPermitted as exc:

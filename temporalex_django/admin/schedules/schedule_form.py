@@ -377,10 +377,7 @@ class ScheduleForm(PayloadForm):
                 self.fields[field].required = False
 
     def _set_choices(self, row: Schedule | None) -> None:
-        """Set the choices of time zones and registered functions, which depend on this process.
-
-        The values that ``row`` stores are always among them.
-        """
+        """Set choices that depend on this process. The values that ``row`` stores are always among them."""
         stored_zone = stored_function = stored_holidays = ""
         if row is not None:
             stored_zone, stored_function = row.tz, row.arguments_function
@@ -405,10 +402,7 @@ class ScheduleForm(PayloadForm):
 
     @property
     def _reads_input(self) -> bool:
-        """True if the input of the runs comes from the fields of the form.
-
-        Otherwise a function makes it, or the stored input is kept.
-        """
+        """True unless a function makes the input, or the stored input is kept."""
         names = ("arguments_function", "keep_input")
         return not any(name in self.fields and self.data.get(self.add_prefix(name)) for name in names)
 
@@ -456,10 +450,7 @@ class ScheduleForm(PayloadForm):
         return data
 
     def _clean_specs(self, data: dict[str, Any]) -> list[Spec]:
-        """Return the specs of all fields; rules about working days that name no holidays get the chosen ones.
-
-        ``data`` are the cleaned data of the form. Adds an error if there are no specs, or if holidays have no effect.
-        """
+        """Give rules about working days the chosen holidays. Adds an error for no specs or holidays without effect."""
         specs = [spec for name in _SPEC_FIELDS for spec in data.get(name) or ()]
         holidays = data.get("holidays")
         if not specs and not self.errors.keys() & _SPEC_FIELDS.keys():
@@ -481,7 +472,6 @@ class ScheduleForm(PayloadForm):
         return not self.errors.keys() & {*_TIME_FIELDS} and "tz" in data
 
     def _set_table(self, data: dict[str, Any], specs: Sequence[Spec]) -> None:
-        """Set ``table`` to the time table that the fields describe, or add its error to the form."""
         try:
             self.table = TimeTable(
                 tuple(specs),
@@ -495,10 +485,7 @@ class ScheduleForm(PayloadForm):
             self._add_problem(exc.message)
 
     def _bound_time(self, name: str, data: dict[str, Any]) -> datetime | None:
-        """Return the value of the field ``name``, which is "start" or "end".
-
-        If the user did not change it, this is the stored instant, so that a time in a repeated hour stays the same.
-        """
+        """Return the stored instant if the field did not change, so that a time in a repeated hour stays the same."""
         if self.row is None or name in self.changed_data or "tz" in self.changed_data:
             value: datetime | None = data[name]
             return value
@@ -536,10 +523,7 @@ class ScheduleForm(PayloadForm):
         return [name for name in self.changed_data if name not in self._declared_names]
 
     def _add_problem(self, problem: str) -> None:
-        """Add a sentence about a problem of the definition as an error.
-
-        If it begins with the name of a field and a colon, the error belongs to that field, or else to the whole form.
-        """
+        """Add the error to the field that begins the sentence, or else to the form."""
         match = _FIELD_PROBLEM.fullmatch(problem)
         if match is not None and match[1] in self.fields:
             self.add_error(match[1], match[2])
@@ -548,15 +532,11 @@ class ScheduleForm(PayloadForm):
 
 
 def _names(names: Sequence[str], stored: str) -> list[tuple[str, str]]:
-    """Return names of registered functions as choices of a form field, as pairs of value and label.
-
-    ``stored`` is the name in the row, which this process may lack; it is always among them.
-    """
+    """Return choices. ``stored``, which this process may lack, is always among them."""
     return [(name, name) for name in sorted({*names, *filter(None, [stored])})]
 
 
 def _new_schedule(workflow: type[Workflow]) -> dict[str, Any]:
-    """Return the initial values of the form for a new schedule of the class ``workflow``, by field name."""
     template = DEFAULT_TEMPLATE
     if workflow.unique is not None:
         template = f"{workflow.unique.key}::{{slot:%Y%m%d%H%M}}"
@@ -564,10 +544,7 @@ def _new_schedule(workflow: type[Workflow]) -> dict[str, Any]:
 
 
 def _initial_of(row: Schedule) -> dict[str, Any]:
-    """Return the initial values of the form for a stored schedule, by field name.
-
-    Specs that this process cannot read are left out.
-    """
+    """Return initial values by field name, without specs that this process cannot read."""
     try:
         specs: Sequence[Spec] = specs_from_json(row.specs)
         zone: Any = load_zone(row.tz)
@@ -593,7 +570,7 @@ def _initial_of(row: Schedule) -> dict[str, Any]:
 
 
 def _without(spec: Spec, holidays: str) -> Spec:
-    """Return ``spec`` without its holidays if these are ``holidays``, which the form shows in a field of their own."""
+    """Drop ``holidays``, which the form shows in a field of their own."""
     if holidays and isinstance(spec, CalendarRule) and spec.holidays == holidays:
         return CalendarRule(spec.rule)
     return spec

@@ -155,7 +155,6 @@ class BackfillView:
 
 
 def _preview_texts(row: Schedule, preview: BackfillPreview | None) -> dict[str, Any]:
-    """Return the template context that says what a backfill would start; ``preview`` is None before that is known."""
     if preview is None:
         return {"preview": None}
     zone = load_zone(row.tz)
@@ -302,10 +301,7 @@ class EditScheduleView:
 
 
 def _preview_context(form: ScheduleForm) -> dict[str, Any]:
-    """Return the template context that shows when the schedule of the form would fire.
-
-    It is empty while the fields about times are not valid.
-    """
+    """Return when the schedule would fire; empty while the fields about times are not valid."""
     table = form.table
     if table is None:
         return {}

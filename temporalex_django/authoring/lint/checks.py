@@ -139,14 +139,10 @@ class _Module:
 
     @property
     def has_workflows(self) -> bool:
-        """True if the module has workflow code."""
         return next(self.workflow_code(), None) is not None
 
     def workflow_code(self) -> Iterator[tuple[ast.AST, str]]:
-        """Yield the functions and values that are workflow code, each once, as ``(syntax node, name)``.
-
-        A value is workflow code if it holds lambdas or names functions, such as a table of handlers.
-        """
+        """Yield ``(syntax node, name)``, each once, of functions, and of values that hold lambdas or name functions."""
         pending = [name for name in self._classes if self._is_kind(name, _WORKFLOWS) or name in self._workflows]
         visited: set[str] = set()
         while pending:
@@ -161,7 +157,7 @@ class _Module:
                 pending.extend(sorted(self._names_in(body)))
 
     def roles(self) -> Iterator[tuple[int, str]]:
-        """Yield the roles and groups of approvals that are texts, or values of the module, as (line, candidate)."""
+        """Yield ``(line, candidate)`` of approvals, as far as the module shows the texts."""
         for node in ast.walk(self._tree):
             if not (isinstance(node, ast.Call) and _dotted_name(node.func, self._imports) in _APPROVALS):
                 continue
@@ -171,7 +167,7 @@ class _Module:
                         yield node.lineno, candidate_of_role(text) if keyword.arg == "role" else f"group:{text}"
 
     def _texts(self, node: ast.expr) -> Iterator[str]:
-        """Yield the texts that an expression has, as far as the module shows them."""
+        """Yield the texts, as far as the module shows them."""
         if isinstance(node, ast.Name):
             node = self._values.get(node.id, node)
         for entry in node.elts if isinstance(node, (ast.List, ast.Tuple)) else (node,):
@@ -179,10 +175,7 @@ class _Module:
                 yield entry.value
 
     def _bodies(self, name: str) -> Iterator[tuple[ast.AST, str]]:
-        """Yield the workflow code under a module-level ``name``, as pairs ``(syntax node, name for findings)``.
-
-        It is a function, the methods of a class, or the lambdas of a value.
-        """
+        """Yield ``(syntax node, name for findings)``: a function, the methods of a class, or the lambdas of a value."""
         if (function := self._functions.get(name)) is not None:
             if not self._is_activity(function):
                 yield function, name
@@ -208,11 +201,7 @@ class _Module:
         }
 
     def _is_kind(self, name: str, kinds: frozenset[str], depth: int = 20) -> bool:
-        """Return True if the class ``name`` of this module has one of ``kinds`` as a base, directly or not.
-
-        ``kinds`` are dotted names. ``depth`` is the number of bases to follow at most: in wrong source, bases form a
-        cycle.
-        """
+        """Follow bases inside the module, at most ``depth`` of them: in wrong source, they form a cycle."""
         cls = self._classes.get(name)
         if cls is None or depth == 0:
             return False
@@ -223,15 +212,11 @@ class _Module:
         )
 
     def _is_activity(self, function: Function) -> bool:
-        """Return True if ``@activity`` decorates the function."""
         decorators = [node.func if isinstance(node, ast.Call) else node for node in function.decorator_list]
         return any(_dotted_name(node, self._imports) == _ACTIVITY for node in decorators)
 
     def findings(self, body: ast.AST, function_name: str) -> Iterator[Finding]:
-        """Yield the findings in ``body``, a function or a module-level value, and in everything nested in it.
-
-        ``function_name`` is the name that the findings show for it.
-        """
+        """Yield the findings in a function or a module-level value, and in everything nested in it."""
         yield from _CallReader(function_name).read(body, self._imports, outermost=True)
         for line, call in unawaited_calls(body, self._functions, self._methods(function_name)):
             yield Finding(
@@ -306,11 +291,7 @@ class _CallReader:
         self._function_name = function_name
 
     def read(self, node: ast.AST, names: Mapping[str, str], *, outermost: bool = False) -> Iterator[Finding]:
-        """Yield a finding for each forbidden call or use in ``node`` and below it.
-
-        ``names`` maps local names to the dotted names that they stand for. The defaults of the outermost function are
-        not read, because they are evaluated at import.
-        """
+        """Skip the defaults of the outermost function, which are evaluated at import."""
         if isinstance(node, _Scope):
             if not outermost:
                 for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
@@ -332,12 +313,7 @@ class _CallReader:
 
 
 def _forbidden_use(node: ast.AST, names: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return ``(name, advice)`` of the call or use in ``node`` that is forbidden, or None.
-
-    ``names`` maps local names to the dotted names that they stand for.
-
-    The advice says what to write instead.
-    """
+    """Return ``(name, advice what to write instead)``, or None."""
     match node:
         case ast.Call(func=func, args=args, keywords=keywords):
             arguments = [arg for arg in args if not (isinstance(arg, ast.Constant) and arg.value is None)]
@@ -350,12 +326,7 @@ def _forbidden_use(node: ast.AST, names: Mapping[str, str]) -> tuple[str, str] |
 
 
 def _forbidden_call(func: ast.expr, names: Mapping[str, str], *, argument: bool) -> tuple[str, str] | None:
-    """Return ``(dotted name, advice)`` if a call of ``func`` is forbidden, else None.
-
-    ``argument`` is True if the call has an argument.
-
-    The advice says what to write instead.
-    """
+    """Return ``(dotted name, advice what to write instead)``, or None."""
     if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Call):
         constructor = _dotted_name(func.value.func, names)
         # Making a path is harmless; only methods that touch the file system count.
@@ -376,10 +347,7 @@ def _forbidden_call(func: ast.expr, names: Mapping[str, str], *, argument: bool)
 
 
 def _dotted_name(node: ast.expr, names: Mapping[str, str]) -> str | None:
-    """Return the public dotted name that an expression stands for, or None if it is not known.
-
-    ``names`` maps local names to dotted names.
-    """
+    """Return the public dotted name, or None if it is not known. ``names`` maps local names to dotted ones."""
     match node:
         case ast.Name(id=name):
             if name in names:
@@ -392,7 +360,7 @@ def _dotted_name(node: ast.expr, names: Mapping[str, str]) -> str | None:
 
 
 def _dropped_results(body: ast.AST, names: Mapping[str, str]) -> Iterator[int]:
-    """Yield the line of each statement in ``body`` that awaits ``api.parallel`` and drops its result."""
+    """Yield the lines of statements that await ``api.parallel`` and drop its result."""
     for node in ast.walk(body):
         match node:
             case ast.Expr(value=ast.Await(value=ast.Call(func=func, keywords=keywords))) if (
@@ -403,10 +371,7 @@ def _dropped_results(body: ast.AST, names: Mapping[str, str]) -> Iterator[int]:
 
 
 def _imports_of(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
-    """Yield ``(local name, dotted name)`` of everything that these statements import.
-
-    Imports inside functions are not included.
-    """
+    """Yield ``(local name, dotted name)``, without imports inside functions."""
     for node in _statements(body):
         match node:
             case ast.Import(names=names):
@@ -421,7 +386,7 @@ def _imports_of(body: Iterable[ast.stmt]) -> Iterator[tuple[str, str]]:
 
 
 def _public_names(module: str) -> Iterable[str]:
-    """Return the names that a star import brings from a loaded module; no names if it is not loaded."""
+    """Return no names if the module is not loaded."""
     loaded = sys.modules.get(module)
     if loaded is None:
         return ()
@@ -478,7 +443,7 @@ def _local_names(node: ast.AST) -> set[str]:
 
 
 def _without_builtins(names: Mapping[str, str], local: set[str]) -> Mapping[str, str]:
-    """Return ``names`` without the builtins that a function shadows, such as a local ``open``."""
+    """Drop the builtins that a function shadows, such as a local ``open``."""
     return {**names, **dict.fromkeys(local & _BUILTINS, "")}
 
 
@@ -506,7 +471,6 @@ class _Definition:
     names: tuple[str, ...]
 
     def is_same(self, other: _Definition) -> bool:
-        """Return True if the other definition is the same code."""
         if isinstance(self.value, Activity) and isinstance(other.value, Activity):
             return is_same_activity(self.value, other.value)
         return self.value is other.value or is_same_code(self.place, self.value, other.place, other.value)
@@ -529,7 +493,6 @@ def duplicate_names(modules: Iterable[ModuleType]) -> Iterator[Duplicate]:
 
 
 def _definition(value: Any) -> _Definition | None:
-    """Return the definition that a value of a module is, or None."""
     cls = type(value)  # `isinstance` would ask a lazy object of Django for its class, and so make its value
     if issubclass(cls, type):
         if not issubclass(value, Startable) or "definition_place" not in vars(value):

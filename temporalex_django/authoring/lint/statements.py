@@ -68,11 +68,7 @@ def unordered_uses(body: ast.AST, local_names: frozenset[str], definitions: froz
 def _iteration_uses(
     node: ast.expr, sets: frozenset[str], local_names: frozenset[str], definitions: frozenset[str]
 ) -> Iterator[UnorderedUse]:
-    """Yield the use if the expression ``node``, over which code iterates, is a set.
-
-    ``sets`` are local names that hold only sets. ``local_names`` are names that are no builtins there, and
-    ``definitions`` are the classes and functions of the module.
-    """
+    """Yield the use if ``node``, over which code iterates, is a set. ``local_names`` are no builtins there."""
     if not (_is_set(node, local_names) or (isinstance(node, ast.Name) and node.id in sets)):
         return
     elements = node.elts if isinstance(node, ast.Set) else ()
@@ -89,10 +85,7 @@ def _iteration_uses(
 
 
 def _is_set(node: ast.expr, local_names: frozenset[str]) -> bool:
-    """Return True if the source shows that the value of ``node`` is a set.
-
-    ``local_names`` are names that are no builtins there.
-    """
+    """Return True if the source shows a set. ``local_names`` are no builtins there."""
     match node:
         case ast.Set() | ast.SetComp():
             return True
@@ -149,7 +142,7 @@ class _UnawaitedCalls:
         self._methods = methods
 
     def read(self, node: ast.AST) -> Iterator[tuple[int, str]]:
-        """Yield ``(line, name)`` of each unawaited call in a function and in the functions inside it."""
+        """Yield ``(line, name)`` of unawaited calls, also in inner functions."""
         inner = self
         if isinstance(node, (Function, ast.Lambda)):
             inner = self._inner_scope(node)
@@ -160,10 +153,7 @@ class _UnawaitedCalls:
             yield from inner.read(child)
 
     def _inner_scope(self, scope: Function | ast.Lambda) -> _UnawaitedCalls:
-        """Return a search for the body of the function ``scope``, with the names that are valid in it.
-
-        Names that the function defines hide the same names of the module, and it may define coroutine functions itself.
-        """
+        """Return a search for the body of ``scope``, whose names hide those of the module."""
         arguments = scope.args
         local_names = {
             arg.arg
@@ -186,7 +176,7 @@ class _UnawaitedCalls:
         return _UnawaitedCalls((self._functions - local_names) | coroutine_names, self._methods)
 
     def coroutine_name(self, node: ast.expr) -> str | None:
-        """Return the name of the function that ``node`` calls if the call makes a coroutine, else None."""
+        """Return the name of the called function, if the call makes a coroutine."""
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in self._functions:
                 return name
@@ -196,7 +186,7 @@ class _UnawaitedCalls:
 
 
 def _used_expressions(node: ast.AST) -> list[ast.expr]:  # noqa: PLR0911 - one for each kind of node
-    """Return the expressions in ``node`` whose value is used or dropped at once, so that a coroutine is a mistake."""
+    """Return the expressions whose value is used or dropped at once, so that a coroutine is a mistake."""
     match node:
         case ast.Expr(value=value) | ast.Starred(value=value) | ast.FormattedValue(value=value, conversion=-1 | 115):
             return [value]
@@ -225,10 +215,7 @@ def _used_expressions(node: ast.AST) -> list[ast.expr]:  # noqa: PLR0911 - one f
 
 
 def _returns_coroutine(node: ast.AST) -> bool:
-    """Return True for an ``async def`` without ``yield``, if a call of it returns a coroutine.
-
-    A decorator may return anything. So a decorated function counts only if its decorators keep it as it is.
-    """
+    """Count a decorated function only if its decorators keep it as it is: others may return anything."""
     if not isinstance(node, ast.AsyncFunctionDef):
         return False
     is_plain = all(
@@ -292,7 +279,7 @@ class _Returns:
                     self._values.setdefault(name, []).append(value)
 
     def read(self, nodes: list[ast.stmt], *, inside: bool) -> Iterator[int]:
-        """Yield the lines of the returns among ``nodes`` and below them; ``inside`` is True in the block of a saga."""
+        """Yield the lines of returns. ``inside`` is True in the block of a saga."""
         for node in nodes:
             if inside and isinstance(node, ast.Return) and node.value is not None and self._is(node.value, _ERR):
                 yield node.lineno
@@ -303,10 +290,7 @@ class _Returns:
                 yield from self.read(_nested_statements(node), inside=inside)
 
     def _is(self, node: ast.expr, called: str, depth: int = 5) -> bool:
-        """Return True if the value of ``node`` can be that of a call of ``called``, a dotted name.
-
-        ``depth`` is the number of local names to follow at most: assignments can form a cycle.
-        """
+        """Return True if the value can be that of a call of ``called``. ``depth`` limits cycles of assignments."""
         match node:
             case ast.Call(func=func):
                 return self._resolve(func) == called
@@ -322,7 +306,7 @@ class _Returns:
 
 
 def _nested_statements(node: ast.AST) -> list[ast.stmt]:
-    """Return the statements directly below a statement, but none of a function or class that it defines."""
+    """Return the statements directly below, but none of a function or class that ``node`` defines."""
     if isinstance(node, Function | ast.ClassDef):
         return []
     nested: list[ast.stmt] = []

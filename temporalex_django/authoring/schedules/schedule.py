@@ -246,7 +246,6 @@ class Schedule:
                 raise ScheduleInvalid(f"{name}: {quoted(number)} must be a whole number of 1 or more, or None")
 
     def _normalize(self) -> None:
-        """Bring each argument into its normal form, such as a duration into a timedelta, and compute derived fields."""
         self._set("overlap", parse_overlap(self.overlap))
         self._set("catch_up", _duration(self.catch_up, "catch_up"))
         if self.jitter is not None:
@@ -350,10 +349,7 @@ def schedule_problems(
 
 
 def _repeated_id(table: TimeTable, now: datetime, name: str, template: str) -> str | None:
-    """Return an id that ``template`` makes for two of the next slots (times to fire) of ``table``, or None.
-
-    ``name`` is the name of the schedule.
-    """
+    """Return an id that two of the next slots would share, or None."""
     run_ids: set[str] = set()
     for slot in islice(table.slots(now), _IDS_COMPARED):
         run_id = render_run_id(template, schedule=name, instant=slot.instant, zone=table.zone)
@@ -417,7 +413,7 @@ def _register(schedule: Schedule, code: CodeType, line: int) -> None:
 
 
 def _declaring_frame() -> FrameType:
-    """Return the stack frame of the code that creates a ``Schedule``, to know its module and line."""
+    """Return the frame that creates a ``Schedule``, for its module and line."""
     frame = sys._getframe(1)  # noqa: SLF001
     while (
         frame.f_globals.get("__name__") in (__name__, answers_foreign_arguments.__module__) and frame.f_back is not None
@@ -529,7 +525,7 @@ def _time_in_words(at: datetime) -> str:
 
 
 def _duration_in_words(duration: timedelta) -> str:
-    """Return the duration as the interval that follows "every": ``hour``, ``90 seconds``, ``day and 2 hours``."""
+    """Return the interval that follows "every": ``hour``, ``90 seconds``, ``day and 2 hours``."""
     parts = _parts_of(duration)
     return _list_in_words([_amount(count, unit) for count, unit in parts])
 
@@ -539,7 +535,7 @@ def _offset_in_words(duration: timedelta) -> str:
 
 
 def _parts_of(duration: timedelta) -> list[tuple[float, str]]:
-    """Return the duration as a list such as ``[(1, "day"), (2, "hour")]``, without zeros."""
+    """Return for example ``[(1, "day"), (2, "hour")]``, without zeros."""
     parts: list[tuple[float, str]] = []
     seconds = duration.total_seconds()
     for unit, length in _UNITS[:-1]:

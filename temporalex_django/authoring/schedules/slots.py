@@ -186,7 +186,7 @@ class TimeTable:
         return _Source(spec, key, by_wall=self.dst_fold != "both", gap=self.dst_gap, fold=self.dst_fold)
 
     def _bound(self, name: str) -> datetime | None:
-        """Return the field ``name``, "start" or "end", as an instant in UTC; None if it is not set."""
+        """Return "start" or "end" as an instant in UTC, or None."""
         moment = getattr(self, name)
         if moment is None:
             return None
@@ -219,10 +219,7 @@ class TimeTable:
             yield instant, number
 
     def _instants(self, source: _Source, after: datetime, last_walls: Mapping[str, datetime]) -> Iterator[datetime]:
-        """Return the instants of one spec that are later than ``after``, ascending, each once.
-
-        ``last_walls`` has the last wall-clock time of each spec, by its key; times that are not later are left out.
-        """
+        """Return the instants after ``after``, ascending, each once, and after the last wall-clock time of the spec."""
         spec = source.spec
         if isinstance(spec, Interval):
             return _interval_instants(spec, after)
@@ -234,11 +231,7 @@ class TimeTable:
         return self._wall_instants(source, _walls_after(spec, begin), after)
 
     def _wall_instants(self, source: _Source, walls: Iterator[datetime], after: datetime) -> Iterator[datetime]:
-        """Yield the instants of wall-clock times (both ascending), each once, if they are later than ``after``.
-
-        The instants of a second pass (an hour that a clock change repeats) come out of order. They are kept until the
-        first passes are over.
-        """
+        """Yield ascending instants, each once. A second pass (a repeated hour) waits: its instants are out of order."""
         newest = after
         second_passes: deque[datetime] = deque()
         for wall in walls:
@@ -256,7 +249,7 @@ class TimeTable:
 
 
 def _walls_after(spec: Spec, begin: datetime) -> Iterator[datetime]:
-    """Return the naive wall-clock times of a spec strictly after ``begin``, ascending."""
+    """Return naive wall-clock times strictly after ``begin``, ascending."""
     match spec:
         case Cron(expression=expression):
             return _until_the_end_of_time(walls_after(expression, begin))
@@ -280,7 +273,7 @@ def _interval_instants(spec: Interval, after: datetime) -> Iterator[datetime]:
 
 
 def _until_the_end_of_time(walls: Iterator[datetime]) -> Iterator[datetime]:
-    """Yield the wall-clock times up to the year 9999, where Python's calendar ends and iterators of times raise."""
+    """Stop in the year 9999, where Python's calendar ends and iterators of times raise."""
     while True:
         try:
             wall = next(walls)
@@ -367,7 +360,7 @@ def _offset(local: datetime) -> timedelta:
 
 
 def _transition(earlier: datetime, later: datetime, zone: tzinfo) -> datetime:
-    """Return the instant of the one clock change that lies between the instants ``earlier`` and ``later``."""
+    """Return the instant of the one clock change between two instants."""
     old_offset = _offset(earlier.astimezone(zone))
     while later - earlier > _SECOND:
         middle = earlier + (later - earlier) // (2 * _SECOND) * _SECOND

@@ -248,17 +248,13 @@ def check_year(moment: datetime, label: str) -> None:
 
 
 def _values(argument: Any) -> list[Any]:
-    """Return the argument of a schedule as a list: None becomes an empty list, one value a list of one."""
     if argument is None:
         return []
     return [*argument] if isinstance(argument, (list, tuple, set, frozenset)) else [argument]
 
 
 def _duration(value: Any, label: str) -> timedelta:
-    """Return ``value``, a timedelta or a number of seconds, as a timedelta.
-
-    Raises ``ScheduleInvalid`` for anything else; ``label`` names the value in the message.
-    """
+    """Take a timedelta or a number of seconds. Raises ``ScheduleInvalid``."""
     try:
         return timedelta(seconds=to_seconds(value, label=label)) if not isinstance(value, timedelta) else value
     except (TypeError, ValueError, OverflowError) as exc:
@@ -368,11 +364,7 @@ def parse_rule(rule: str) -> DayRule:
 
 
 def _day_of(text: str, rule: str) -> tuple[str, int]:
-    """Parse the part of a rule that names the day, such as "last working day".
-
-    Returns ``(unit, position)`` as in ``DayRule``, such as ``("working day", -1)``. ``rule`` is the whole rule for
-    errors.
-    """
+    """Return ``(unit, position)`` as in ``DayRule``: "last working day" is ``("working day", -1)``."""
     if text.isascii() and text.isdigit():
         text += " day"
     match = _DAY.fullmatch(text)
@@ -420,7 +412,7 @@ def _months_of(text: str, rule: str) -> tuple[int, ...]:
 
 
 def _full_name(word: str, names: tuple[str, ...]) -> str | None:
-    """Return the name of ``names`` that the word is, or abbreviates to three letters; None if there is none."""
+    """Return the name that ``word`` is, or abbreviates to three letters."""
     return next((name for name in names if word in {name, name[:3]}), None)
 
 
@@ -490,7 +482,7 @@ def _prototype(expression: str) -> CronSim:
 
 
 def _read(expression: str) -> CronSim:
-    """Return the parsed cron expression. Raises ``ValueError`` for any error of the parser."""
+    """Raise ``ValueError`` for any error of the parser."""
     from cronsim import CronSim, CronSimError  # noqa: PLC0415 - the package is importable without it
 
     try:

@@ -198,10 +198,7 @@ def _follow_up(report: TurnReport, *, storage: DjangoStorage) -> None:
 
 
 def _is_due_now(write: RunWrite) -> bool:
-    """Return True if the changes of a run leave work for a worker at once.
-
-    This is a next run of the chain, an atomic activity, a message to another run, or a due time that has passed.
-    """
+    """Return True for a next run, an atomic activity, a message to another run, or a due time that has passed."""
     run = write.run
     is_due = run.due_at is not None and run.activated_at is not None and run.due_at <= run.activated_at
     return is_due or write.next_run is not None or bool(write.messages)

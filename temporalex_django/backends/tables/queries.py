@@ -53,16 +53,13 @@ class RowQuery:
         return self._call(cls, row, published)
 
     def _call(self, cls: type[Workflow], row: _Row, published: Any) -> Any:
-        """Call the query function of the class with the published state."""
         del row
         return cls.answer(self.call.query, self.call.args, published)
 
     def _read_row(self) -> _Row:
-        """Read six facts from the rows of the run and its chain, in one statement.
+        """Return ``(status, published state, blocked, has unread messages, crashes, future begin)``. One read.
 
-        These are the status, the published state as bytes, True if the run is blocked, and True if it has unread
-        messages. Then come the number of processes in a row that died while they ran its code, and the time at which it
-        begins if that is later than now.
+        ``crashes`` counts the processes in a row that died while they ran the code.
         """
         run = "c.run_id" if self.target.pinned is None else "%s"
         pinned = [] if self.target.pinned is None else [self.target.pinned]
@@ -79,10 +76,9 @@ class RowQuery:
         return status, published, blocked, has_undelivered, crashes, starts_at
 
     def _previous_state(self) -> Any:
-        """Return the published state of the run that continued as this one, or None if there is none.
+        """Return the state of the run that continued as this one, or None. It answers until this run publishes.
 
-        It answers queries until the new run has published a state. The state of a run that was reset is not used,
-        because it describes what no longer happened.
+        The state of a run that was reset is not used, because it describes what no longer happened.
         """
         rows = self.storage.sql.select(
             "select o.id, o.published, o.status from temporalex_instance o where o.chain_id = %s order by o.id desc limit 2",
@@ -118,11 +114,7 @@ class TablesQuery(RowQuery):
             return super()._call(cls, row, published)
 
     def _may_advance(self, row: _Row) -> bool:
-        """Return True if the published state in ``row`` is stale and a turn in this process may update it.
-
-        ``row`` is the tuple that ``_read_row`` returns. The state is stale if the run has unread messages, or has not
-        had its first turn.
-        """
+        """Return True if the state is stale, by unread messages or no first turn, and a turn here may update it."""
         status, _, blocked, has_undelivered, _, starts_at = row
         if starts_at is not None:
             return False
@@ -131,11 +123,7 @@ class TablesQuery(RowQuery):
         return is_stale and may_run and status not in CLOSED_STATUSES
 
     def _advance_run(self) -> bool:
-        """Run a turn, so that the published state includes unread messages; return True if it may have changed.
-
-        No turn runs if the lock of the chain is not free in time. Returns False if the caller's transaction has a fixed
-        snapshot, because it could not see the change.
-        """
+        """Run a turn if the lock is free in time, and return True if the state may have changed."""
         in_transaction = inside_transaction(self.storage.alias)
         if in_transaction and self.storage.sql.fixed_snapshot():
             # The snapshot of the transaction may be older than the row that it would lock. Answer from the row instead.

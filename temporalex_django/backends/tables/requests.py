@@ -87,10 +87,9 @@ class TablesRequest:
 
     @contextmanager
     def _report_lost_connection(self) -> Iterator[None]:
-        """Turn a lost connection into ``UpdateTimeout`` (code ``unknown``) if the block has already sent the message.
+        """Raise ``UpdateTimeout`` (code ``unknown``) with the message id, if the connection is lost after the message.
 
-        Its ``update_id`` is the message id, with which the message can be sent again. Inside the caller's own
-        transaction the database error propagates, because the caller's commit is what counts.
+        In the caller's own transaction the database error propagates, because the caller's commit is what counts.
         """
         try:
             yield
@@ -129,11 +128,10 @@ class TablesRequest:
     # -- inside the caller's transaction -------------------------------------------------------------------------------
 
     def _run_in_transaction(self) -> UpdateStatus:
-        """Judge the message and run its handler to the end, atomic activities included, in the caller's transaction.
+        """Run the handler to the end, with atomic activities, in the caller's transaction, or roll back to a savepoint.
 
-        If this is impossible, the work is rolled back to a savepoint. Raises ``UpdateTimeout`` (code ``busy``) if the
-        message could not be judged. Raises ``ActionNotPossible`` if its handler would still wait: nothing that it waits
-        for can arrive before the transaction ends.
+        Raises ``UpdateTimeout`` (code ``busy``) if the message could not be judged. Raises ``ActionNotPossible`` if the
+        handler would still wait: nothing that it waits for can arrive before the transaction ends.
         """
         if level := self.storage.sql.fixed_snapshot():
             raise NestingError(
@@ -176,10 +174,9 @@ class TablesRequest:
         return status
 
     def _run_atomic_activities(self, status: UpdateStatus) -> UpdateStatus:
-        """Run due atomic activities of the run until the update has ended, and return its status then.
+        """Run atomic activities until the update ends. Raises ``UpdateTimeout`` at the deadline.
 
-        Raises ``ActionNotPossible`` if the handler waits for something else; under a test environment, the status is
-        returned. Raises ``UpdateTimeout`` at the deadline.
+        Raises ``ActionNotPossible`` if the handler waits for something else; a test environment gets the status.
         """
         while not status.is_finished:
             report = inline_turn.advance_atomic(self.target, storage=self.storage)
@@ -208,10 +205,7 @@ class TablesRequest:
     # -- outside of a transaction --------------------------------------------------------------------------------------
 
     def _try_turn(self, *, wait: float) -> UpdateStatus | None:
-        """Insert the message and run a turn of the run, in a transaction of its own.
-
-        Returns the status of the message, or None if the lock of the chain was not free within ``wait`` seconds.
-        """
+        """Insert the message and run a turn, in a transaction of its own; None if no lock within ``wait`` seconds."""
         try:
             with self.storage.transaction("update"):
                 return self._run_turn(wait=wait)
@@ -221,10 +215,9 @@ class TablesRequest:
             return None
 
     def _enqueue_for_workers(self) -> UpdateStatus:
-        """Commit the message alone, notify the workers of the queue, and return the status of the message.
+        """Commit the message alone and notify workers, where this process cannot run the turn.
 
-        Used where this process cannot run the turn that handles the message. Raises ``TooManyUpdates``, and
-        ``UpdateTimeout`` if the database is busy.
+        Raises ``TooManyUpdates``, and ``UpdateTimeout`` if the database is busy.
         """
         alias = self.storage.alias
         try:
@@ -247,10 +240,7 @@ class TablesRequest:
         return self._status()
 
     def _poll(self) -> UpdateStatus | None:
-        """Return the status of the message if it has its final outcome, and None otherwise.
-
-        If no turn has read the message, this process tries to run one, without waiting for the lock.
-        """
+        """Return a final status, or None. An unread message gets a turn without waiting for the lock."""
         with self._report_lost_connection():
             status = self._status()
             if status.outcome is None and status.fresh and self._can_run_turn:
@@ -262,10 +252,9 @@ class TablesRequest:
     # -- shared --------------------------------------------------------------------------------------------------------
 
     def _run_turn(self, *, wait: float, yields: bool = False) -> UpdateStatus | None:
-        """Lock the run, insert the message and activate the run in the open transaction; return the status.
+        """Lock the run, insert the message and activate the run. None, with nothing written, if the lock is not free.
 
-        Return None, with nothing written, if the lock is not free within ``wait`` seconds. With ``yields`` it gives up
-        as soon as the worker that has the lock waits for a row of this transaction.
+        With ``yields`` it gives up as soon as the worker that has the lock waits for a row of this transaction.
         """
         run = inline_turn.try_lock_run(self.target, storage=self.storage, wait=wait, yields=yields)
         if run is None:
@@ -292,11 +281,7 @@ class TablesRequest:
         return UpdateStatus(outcome=outcome)
 
     def _activate_until_read(self, inserted: InsertedMessage, run: RunState | None) -> tuple[Outcome | None, bool]:
-        """Activate the run until it has read the message ``inserted``; an activation may read only some messages.
-
-        ``run`` is the locked state. Returns ``(outcome, has_written)``: the outcome of the message or None, and True if
-        anything else was written.
-        """
+        """Activate until the message is read: an activation may read only some. Returns ``(outcome, has_written)``."""
         read_deadline, has_written = time.monotonic() + min(_READ_WITHIN, self.deadline.seconds_left), False
         message_pk, now = inserted.id, inserted.at
         while True:
@@ -313,10 +298,7 @@ class TablesRequest:
                 return None, has_written
 
     def _require_waiting_limit(self) -> None:
-        """Raise ``TooManyUpdates`` if more than ``WAITING_UPDATES`` messages of this kind wait for the run.
-
-        Called after the insert, so the error rolls this message back, too.
-        """
+        """Raise ``TooManyUpdates``. It comes after the insert, so the error rolls this message back, too."""
         limit = get_settings().WAITING_UPDATES
         rows = self.storage.sql.select(
             "select count(*) from (select 1 from temporalex_message where chain_id = %s and not settled and kind = %s"
@@ -332,10 +314,7 @@ class TablesRequest:
             )
 
     def _discard_rejected(self, inserted: InsertedMessage, *, has_written: bool) -> None:
-        """Delete the row of the rejected message ``inserted``, or roll the transaction back.
-
-        ``has_written`` is True if the turn has written something else. Then only the row of the message is deleted.
-        """
+        """Delete only the row if the turn wrote something else; otherwise roll the transaction back."""
         if has_written:
             self.storage.sql.execute("delete from temporalex_message where id = %s", [inserted.id])
         else:
@@ -358,10 +337,7 @@ class TablesRequest:
         return inserted
 
     def _status_in_closed_run(self) -> UpdateStatus:
-        """Return the status of this message if it was accepted before the run closed, and was sent again.
-
-        Raises ``WorkflowClosed`` for a message that the run did not accept.
-        """
+        """Return the status of a message that was accepted before the close. Raises ``WorkflowClosed`` for others."""
         earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
         status = None
         if earlier_message is not None:
@@ -386,10 +362,7 @@ class TablesRequest:
         raise self.call.closed_error(closed) from closed
 
     def _status_in_paused_run(self) -> UpdateStatus:
-        """Return the status of this message if it was sent before the run was paused or its class switched off.
-
-        Raises ``RunPaused`` or ``WorkflowSwitchedOff`` for a message that is new.
-        """
+        """Return the status of a message from before. Raises ``RunPaused`` or ``WorkflowSwitchedOff`` for a new one."""
         earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
         status = None
         if earlier_message is not None:

@@ -157,7 +157,6 @@ def explain(error: BaseException) -> BaseException:
 
 
 def _install() -> Monitor | Profile:
-    """Install the hooks of the determinism guard that this interpreter offers, and return the part that sees calls."""
     global _guard  # noqa: PLW0603 - see configure
     _guard_environment()
     install(_refuse_below)
@@ -193,7 +192,6 @@ def _guard_environment() -> None:
 
 
 def _guard_method(cls: Any, name: str, rule: Rule) -> None:
-    """Replace the method ``name`` of ``cls`` by one that refuses calls from workflow code, with ``rule``."""
     original = getattr(cls, name)
 
     @functools.wraps(original)
@@ -239,10 +237,7 @@ def needs_watching(codes: Iterable[tuple[CodeType, dict[str, Any]]]) -> bool:
 
 
 def _is_suspect(code: CodeType, names: dict[str, Any], methods: frozenset[str]) -> bool:
-    """Return True if ``code`` names something refused, or calls something that is not known to be harmless.
-
-    ``names`` are its globals, and ``methods`` the names of methods that are harmless.
-    """
+    """Return True if ``code`` names something refused, or calls something that is not known to be harmless."""
     call_sites = find_call_sites(code)
     if any(_is_refused(resolve(chain, names)) for chain in call_sites.names):
         return True
@@ -362,10 +357,7 @@ class Monitor:
         return rule
 
     def _make_callback(self) -> Any:
-        """Return the callback for ``sys.monitoring``.
-
-        It refuses a forbidden call, and switches a call site off if it may.
-        """
+        """Return the callback. It refuses a forbidden call, and switches a call site off if it may."""
         rules, c_rules, instrumented = self._rules, self._builtins, self._instrumented
         judge, is_constant_site, refuse = self._judge, self._is_constant_site, self._refuse
         # Local names: this callback runs for every reported call.
@@ -396,11 +388,7 @@ class Monitor:
         return on_call
 
     def _judge(self, callee: Any) -> Rule | None:
-        """Return the rule that forbids a call of ``callee``, or None if the call is allowed.
-
-        The result is cached for most kinds of callees, so this runs only for the first call of each. Code of the
-        project that ``callee`` leads to is watched from now on.
-        """
+        """Return None for an allowed call. It caches most rules, and watches project code that ``callee`` leads to."""
         kind = type(callee)
         if kind is MethodType:
             bound = callee.__func__
@@ -559,7 +547,6 @@ class Profile:
         return profile
 
     def _judge(self, code: CodeType, frame: FrameType) -> Rule | None:
-        """Return the rule for calls of ``code``, or None, and remember it. ``frame`` is a frame that runs the code."""
         rule = None
         if not is_project_file(code.co_filename):
             rule = rule_of_code(code, str(frame.f_globals.get("__name__", "")))
@@ -583,8 +570,7 @@ class Profile:
     def _restore_profile(self, frame: FrameType) -> None:
         """Set the profile function again after it has raised, because the interpreter removes it then.
 
-        ``frame`` is the frame that gets the exception. If the profile function were set here, the interpreter would
-        remove it. So a trace function in that frame sets it at the next event, and then removes itself.
+        The interpreter would remove one set here, too. So a trace function in ``frame`` sets it at the next event.
         """
         tracer, local = sys.gettrace(), frame.f_trace
 
@@ -661,10 +647,7 @@ def install(refuse: Refuse) -> None:
 
 
 def _is_for_writing(arguments: tuple[Any, ...]) -> bool:
-    """Return True if the audit event ``open`` reports that a file is opened for writing.
-
-    ``arguments`` are the path, the mode or None, and the flags of the operating system.
-    """
+    """Judge the audit event ``open``, whose arguments are the path, the mode or None, and the flags."""
     # By the flags and not by the mode: ``os.open`` reports no mode.
     return isinstance(arguments[2], int) and bool(arguments[2] & _WRITES)
 

@@ -110,11 +110,7 @@ def rule_of_code(code: types.CodeType, module: str) -> Rule | None:
 
 @lru_cache(maxsize=1024)
 def _rule_of_wrapper(code: types.CodeType) -> Rule | None:
-    """Return the rule of the public function that a library has replaced by one with ``code``, or None.
-
-    Sentry, for example, wraps ``threading.Thread.start`` when it is initialized. A wrapper that takes any arguments
-    (``*args, **kwargs``) may be shared by many functions, so its code says nothing about one of them.
-    """
+    """Return the rule of the function that ``code`` wraps, as Sentry does. A wrapper of any arguments may be shared."""
     if not code.co_argcount:
         return None
     for name in (*CALLS, *_WRAPPED_METHODS):
@@ -169,7 +165,7 @@ def is_excused(frame: types.FrameType | None) -> bool:
 
 
 def _rule(name: str) -> Rule | None:
-    """Return the rule for the public dotted ``name``, or None. A rule may refuse only calls without an argument."""
+    """Return a rule, which may refuse only calls without an argument."""
     if (text := advice(name)) is not None:
         return Rule(name, text)
     if (text := advice(name, argument=False)) is not None:
@@ -178,10 +174,7 @@ def _rule(name: str) -> Rule | None:
 
 
 def _rule_of_init(name: str) -> Rule | None:
-    """Return the rule for ``__init__`` of the class with the dotted ``name``; None if calls of it are allowed.
-
-    On Python 3.11 only the call of ``__init__`` is visible, and not the call of the class.
-    """
+    """Return the rule for the class. On Python 3.11 only the call of its ``__init__`` is visible."""
     return _rule(name) if name in WITHOUT_ARGUMENT or advice(name) else None
 
 
@@ -483,10 +476,7 @@ def find_call_sites(code: CodeType) -> CallSites:
 
 
 def _start_of(instruction: dis.Instruction) -> tuple[int, int]:
-    """Return the line and column where the expression of ``instruction`` begins.
-
-    An instruction without a position gets a pair that no other instruction has.
-    """
+    """Return line and column, or a pair that no other instruction has if the position is unknown."""
     position = instruction.positions
     if position is None or position.lineno is None or position.col_offset is None:
         return (-1, instruction.offset)
@@ -583,10 +573,7 @@ def _members(cls: type) -> Iterator[Any]:
 
 
 def _is_project_class(cls: type) -> bool:
-    """Return True if one of the functions of ``cls`` is code of the project.
-
-    A class of a module that is not imported (``exec``) has no file, so its functions decide.
-    """
+    """Judge ``cls`` by its functions: a class of a module that is not imported (``exec``) has no file."""
     for value in tuple(vars(cls).values()):
         function = value.__func__ if isinstance(value, (staticmethod, classmethod)) else value
         if type(function) is FunctionType and is_project(function):
@@ -595,7 +582,6 @@ def _is_project_class(cls: type) -> bool:
 
 
 def _captured_objects(function: FunctionType) -> Iterator[Any]:
-    """Yield the objects that a function holds: its closure and its defaults."""
     for cell in function.__closure__ or ():
         try:
             yield cell.cell_contents
@@ -606,10 +592,7 @@ def _captured_objects(function: FunctionType) -> Iterator[Any]:
 
 
 def _named_objects(function: FunctionType, codes: Iterable[CodeType]) -> Iterator[Any]:
-    """Yield the objects that the names in ``codes`` refer to: globals, and attributes of project modules.
-
-    ``codes`` are the code objects of ``function`` and of the functions inside it.
-    """
+    """Yield the globals that the names refer to, and attributes of those globals that are project modules."""
     # Sorted below, so that the order of the search does not depend on the hash seed.
     names = {name for code in codes for name in code.co_names}
     for name in sorted(names):

@@ -405,7 +405,6 @@ def _build_activation(group: Sequence[HistoryEvent]) -> RecordedActivation:
 
 
 def _delivery_record(stamp: ActivationStartedAttributes, failed: dict[int, SignalFailedAttributes]) -> DeliveryRecord:
-    """Return the delivery record of an activation. ``failed`` has its failed signals."""
     refused, dispatched = stamp.get("refused", ()), stamp.get("dispatched")
     if not refused and not failed and dispatched is None:
         return NO_DELIVERY

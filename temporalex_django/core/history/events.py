@@ -493,7 +493,7 @@ def to_reading(decoded: Mapping[str, Any], hints: Mapping[str, Any]) -> InputRea
 
 
 def _fill_defaults(value: Any) -> Any:
-    """Return ``value`` as plain data, including fields with a default that were absent when it was decoded."""
+    """Include fields with a default that were absent when ``value`` was decoded."""
     kind = type(value)
     if is_dataclass(kind):
         return {member.name: _fill_defaults(getattr(value, member.name)) for member in fields(kind)}
@@ -571,11 +571,7 @@ def input_difference(
 def _find_difference(
     recorded: Mapping[str, Any], produced: Mapping[str, Any], names: Sequence[str], reader: Reader | None
 ) -> tuple[str, Sequence[str | int], tuple[Any, Any]] | None:
-    """Return ``(path in words, steps of the path, (recorded value, produced value))`` of the first difference.
-
-    ``recorded`` and ``produced`` are attributes of the event and of the command, and ``names`` are those that are
-    inputs. Returns None if the inputs are the same as ``reader`` reads them.
-    """
+    """Return ``(path in words, path, (recorded, produced))``, or None if ``reader`` reads the same inputs."""
     hints: Mapping[str, Any] = {}
     before: Any = {name: recorded[name] for name in names if recorded.get(name)}
     after: Any = {name: produced[name] for name in names if produced.get(name)}
@@ -619,10 +615,7 @@ def first_difference(before: Any, after: Any) -> tuple[tuple[str | int, ...], tu
 
 
 def _prefix_step(step: str | int, before: Any, after: Any) -> tuple[tuple[str | int, ...], tuple[Any, Any]] | None:
-    """Return the first difference below the key or index ``step``, or None.
-
-    It is ``(path, (value before, value after))``, whose path begins with that step.
-    """
+    """Return ``(path that begins with step, (value before, value after))`` of the first difference."""
     location = first_difference(before, after)
     return None if location is None else ((step, *location[0]), location[1])
 
@@ -632,11 +625,7 @@ def _value_or_none(value: Any) -> Any:
 
 
 def _describe_path(path: Sequence[str | int], hints: Mapping[str, Any]) -> str:
-    """Return a path in names that the code declares, with ``…`` for any other key.
-
-    ``hints`` are the types of the parameters, by name. A key that no type declares may be data, which must not go into
-    a log.
-    """
+    """Return the path, with ``…`` for a key that no type declares: it may be data, which must not go into a log."""
     text, annotation = "", typing.cast("Any", None)
     for step in path:
         declared = hints if not text else _field_types(annotation)
@@ -653,7 +642,7 @@ def _describe_path(path: Sequence[str | int], hints: Mapping[str, Any]) -> str:
 
 
 def _field_types(annotation: Any) -> Mapping[str, Any]:
-    """Return the types of the fields of a dataclass, TypedDict, struct or model, or of all members of a union."""
+    """Return the fields of a dataclass, TypedDict, struct or model, or of all members of a union."""
     origin = typing.get_origin(annotation)
     if origin is typing.Annotated:
         return _field_types(typing.get_args(annotation)[0])
@@ -666,7 +655,6 @@ def _field_types(annotation: Any) -> Mapping[str, Any]:
 
 
 def _element_type(annotation: Any) -> Any:
-    """Return the type of the elements of a collection, from its annotation such as ``list[int]``."""
     arguments = [argument for argument in typing.get_args(annotation) if argument is not Ellipsis]
     return arguments[-1] if arguments else Any
 
@@ -740,7 +728,6 @@ def input_error(run: str, change: ReplayDifference) -> NondeterminismError:
 
 
 def _matches(event: HistoryEvent, command: Command) -> bool:
-    """Return True if event and command have the same kind, number and name."""
     if event.kind != command.event_kind or event.attributes.get("seq") != command.seq:
         return False
     name = KINDS[event.kind].name_attribute
@@ -750,10 +737,7 @@ def _matches(event: HistoryEvent, command: Command) -> bool:
 def _mismatch_error(
     run: str, event: HistoryEvent | None, command: Command | None, place: str | None
 ) -> NondeterminismError:
-    """Return the error for an event and a command that do not match. One of them is None if it is missing.
-
-    ``run`` names the run in the message, and ``place`` is the file and line of the code, if it is known.
-    """
+    """Return the error. The event or the command is None if it is missing."""
     recorded = None if event is None else _describe(event.kind, event.attributes)
     produced = None if command is None else _describe(command.event_kind, command.event_attributes())
     seq = command.seq if command is not None else None
@@ -774,20 +758,14 @@ def _mismatch_error(
 
 
 def _payload_error_text(command: Command | None) -> str:
-    """Return the message of a refused payload in brackets, if ``command`` fails the run with it; else an empty text.
-
-    Older code passed that payload. The messages of other exceptions may contain data, which must not go into logs.
-    """
+    """Return the message of a refused payload in brackets. Messages of other exceptions may contain data."""
     attributes = {} if command is None else command.event_attributes()
     refused = command is not None and command.event_kind == "WorkflowFailed"
     return f" ({attributes.get('message')})" if refused and attributes.get("type") == PayloadError.__name__ else ""
 
 
 def _alias_advice(event: HistoryEvent | None, command: Command | None) -> str:
-    """Return advice for an error if one activity or class is in the place of another; else an empty text.
-
-    The activity or class may have been renamed.
-    """
+    """Return advice about a rename, if one activity or class is in the place of another; else an empty text."""
     if event is None or command is None or event.kind != command.event_kind:
         return ""
     if event.kind == "ActivityScheduled":
@@ -800,7 +778,6 @@ def _alias_advice(event: HistoryEvent | None, command: Command | None) -> str:
 
 
 def _describe(kind: str, attributes: dict[str, Any]) -> str:
-    """Return an event or a command in words, by its kind, number and name, for errors."""
     parts = [kind]
     if attributes.get("seq") is not None:
         parts.append(f"seq {attributes['seq']}")

@@ -217,7 +217,7 @@ def _apply_events(prefix: HistoryPrefix) -> None:
 
 
 def _apply_signal(prefix: HistoryPrefix, signal: SignalReceivedAttributes) -> None:
-    """Note in ``prefix`` a signal that has an id: it counts once, and is no failed message any more."""
+    """Note a signal that has an id: it counts once, and is no failed message any more."""
     message_id = signal.get("id")
     if message_id is None:
         return
@@ -228,21 +228,14 @@ def _apply_signal(prefix: HistoryPrefix, signal: SignalReceivedAttributes) -> No
 
 
 def _apply_edits(prefix: HistoryPrefix, edited: Mapping[str, EditedInput], origin: str) -> None:
-    """Apply the inputs that an earlier reset gave to activities, by command number.
-
-    ``origin`` is the run id with which their idempotency keys begin.
-    """
+    """Apply the inputs of an earlier reset by command number. Idempotency keys begin with the run id ``origin``."""
     for number, call in edited.items():
         if (activity := prefix.activities.get(int(number))) is not None:
             prefix.activities[int(number)] = activity.with_input(call, key=f"{origin}:{number}")
 
 
 def _apply_later_edits(prefix: HistoryPrefix, later_events: Iterable[HistoryEvent]) -> None:
-    """Apply edits of activities themselves that were made after the end of the prefix.
-
-    Such an edit was made to the activity itself, so it stays after a reset: the activity may have taken effect with
-    that input.
-    """
+    """Apply edits made to activities themselves after the prefix. They stay: an activity may have taken effect."""
     for event in later_events:
         edited: Mapping[str, EditedInput] = {}
         if event.kind == "ActivationStarted":
@@ -258,7 +251,7 @@ def _apply_later_edits(prefix: HistoryPrefix, later_events: Iterable[HistoryEven
 
 
 def _read_later_events(prefix: HistoryPrefix, later_events: Sequence[HistoryEvent]) -> None:
-    """Collect from the events after the prefix: the messages, and the results of what is open at its end."""
+    """Collect the messages, and the results of what is open at the end of the prefix."""
     signal_count = prefix.signal_count
     carried = 0
     signals: list[tuple[int, PendingMessage]] = []
@@ -305,10 +298,7 @@ def deduplicate(messages: Sequence[PendingMessage]) -> list[PendingMessage]:
 def _in_arrival_order(
     signals: Sequence[tuple[int, PendingMessage]], updates: Sequence[tuple[int, PendingMessage]]
 ) -> Iterator[PendingMessage]:
-    """Yield the messages in order of arrival.
-
-    A signal comes with its number, and an update with the number of signals before it.
-    """
+    """Yield in order of arrival: signals with their number, updates with the number of signals before them."""
     waiting = sorted(updates, key=lambda update: update[0])
     for number, signal in signals:
         while waiting and waiting[0][0] < number:
@@ -330,7 +320,6 @@ def _update_message(attributes: UpdateAcceptedAttributes) -> PendingMessage:
 
 
 def _failed_signal(failure: SignalFailedAttributes, signal: SignalReceivedAttributes) -> FailedSignal:
-    """Return a failed message from the attributes of its event and of the event of the signal."""
     return FailedSignal(
         number=failure["number"],
         id=failure["id"],
@@ -344,11 +333,7 @@ def _failed_signal(failure: SignalFailedAttributes, signal: SignalReceivedAttrib
 
 
 def _signal_message(attributes: SignalReceivedAttributes, failed_as: str | None) -> PendingMessage:
-    """Return the message for a signal that came after the prefix.
-
-    If the signal records a request (an event for a step or a decision), the message is a request again. ``failed_as``
-    is the id under which the signal is a failed message, or None. It is used if the sender gave no id.
-    """
+    """Make a recorded request a request again. ``failed_as`` is the id of a failed message whose sender gave none."""
     name: str = attributes["name"]
     payload: Any = attributes.get("payload")
     origin: dict[str, Any] = {"sender": senders.sender_from(attributes), "headers": headers_from(attributes)}

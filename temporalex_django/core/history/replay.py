@@ -106,7 +106,6 @@ def _replay_history(
     strict: bool,  # noqa: FBT001 - called by `partial` alone
     differences: list[ReplayDifference],
 ) -> None:
-    """Replay ``history`` with an executor of the class ``kind``, and put what differs into ``differences``."""
     for skip_failed in (False, True):
         executor = _new_executor(kind, definition, history, strict=strict, skip_failed=skip_failed)
         try:
@@ -133,7 +132,6 @@ def _new_executor(
     strict: bool = False,
     skip_failed: bool = False,
 ) -> Executor:
-    """Return an executor of the class ``kind`` for the run that ``history`` begins."""
     facts = history[0].attributes if history else {}
     info = RunInfo(
         workflow=facts.get("workflow", definition.name),
@@ -198,11 +196,7 @@ class TracingExecutor(Executor):
         return self._tracing_journal.places[index] if index is not None else self._suspended_place()
 
     def _current_place(self) -> str | None:
-        """Return the place (``path:line``) of the innermost user code that is running.
-
-        If there is none, return the line where the active unit (coroutine of workflow code), or one of the units that
-        started it, is suspended.
-        """
+        """Return ``path:line`` of the innermost user code that runs, or where the unit or one that started it waits."""
         frame: FrameType | None = sys._getframe(2)  # noqa: SLF001 - the way that `traceback` and `logging` look, too
         while frame is not None and frame.f_code is not Executor._activate.__code__:  # noqa: SLF001 - one of ours
             if is_user_code(frame.f_code):
@@ -216,10 +210,7 @@ class TracingExecutor(Executor):
         return self._suspended_place()
 
     def _suspended_place(self) -> str | None:
-        """Return the file and line (``path:line``) of user code at which the oldest suspended coroutine waits.
-
-        If none is suspended in user code, return the first line of ``run``, or None before the run has started.
-        """
+        """Return ``path:line`` where the oldest unit waits, else the first line of ``run``; None before the start."""
         for unit in self.scheduler.units.values():
             if place := _place_of_unit(unit):
                 return place
@@ -334,7 +325,6 @@ def load(text: str | bytes, *, source: str = "the history") -> StoredHistory:
 
 
 def _parse_event(row: Any, number: int, source: str) -> HistoryEvent:
-    """Return the event in ``row``, the object for event ``number`` in the text. Raises ``PayloadError``."""
     if not isinstance(row, dict):
         raise PayloadError(f"{source}: event {number} is {row!r}, not an object")
     for name, kind in _EVENT.items():
@@ -354,10 +344,7 @@ def _parse_event(row: Any, number: int, source: str) -> HistoryEvent:
 
 
 def _build_history(data: dict[str, Any], events: list[HistoryEvent], source: str) -> StoredHistory:
-    """Return the history of the events, after a check that the text in ``data`` begins as a history does.
-
-    Raises ``PayloadError``, with ``source`` at the start of its message.
-    """
+    """Raise ``PayloadError`` if the text in ``data`` does not begin as a history does."""
     first = events[0]
     if first.kind != "WorkflowStarted":
         raise PayloadError(f"{source}: event 1 is {first.kind}, but a history begins with WorkflowStarted")
@@ -377,10 +364,7 @@ def _build_history(data: dict[str, Any], events: list[HistoryEvent], source: str
 
 
 def _next_checksum(before: str, row: dict[str, Any]) -> str:
-    """Return the checksum of an event, which is made from the event and the checksum of the one before.
-
-    ``before`` is that earlier checksum, and ``row`` is the event without its own.
-    """
+    """Return the checksum of ``row``, which has none yet, chained to the checksum ``before``."""
     # Sorted and without spaces, so that a reformatted file has the same checksums.
     text = json.dumps(row, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(f"{before}{text}".encode()).hexdigest()[:8]

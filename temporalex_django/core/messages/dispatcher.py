@@ -143,11 +143,7 @@ class Dispatcher:
                 self._retry_requests()
 
     def _settle_unapplied(self, messages: Sequence[Job | Update], *, consumes_all: bool) -> None:
-        """Settle the messages that came behind the close of the run, as far as no inbox keeps them.
-
-        Updates and requests are rejected. After a continue-as-new, signals go to the next run. A host without
-        ``consumes_all`` leaves all messages to the next run.
-        """
+        """Reject updates and requests. A continue-as-new passes on the signals, or all without ``consumes_all``."""
         completion = self._journal.completion
         if self._run_context.closed == "ContinueAsNew" and not consumes_all:
             return
@@ -224,7 +220,7 @@ class Dispatcher:
         )
 
     def _deliver_message(self, message: Job | Update) -> None:
-        """Give a message to a coroutine of workflow code (a unit) that waits for it, or put it into the mailbox."""
+        """Give the message to a unit that waits for it, or put it into the mailbox."""
         if isinstance(message, Update):
             # The count is taken here: signals of this activation that were refused leave no event to count.
             message.after = self.mailbox.received
@@ -255,7 +251,6 @@ class Dispatcher:
         self._match_waiters(name)
 
     def _is_refused(self, signal: Job, sender: Sender, permission: str) -> bool:
-        """Return True if a signal that arrives is refused, because its sender lacks the permission of its handler."""
         # The judge is the host's and may change its answer, so a replay does not ask it. A refused signal has no event.
         # Only a host that keeps the signals themselves delivers it again in a replay. See decision 37.
         if self._run_context.replaying:
@@ -269,11 +264,9 @@ class Dispatcher:
         return True
 
     def _judge_request(self, job: Job) -> Job | None:
-        """Judge a request and return the signal that it becomes in the history, or None.
+        """Return the signal that a request becomes in the history, or None. A refused request leaves no trace.
 
-        A refused request leaves no trace in the history. A request that a reset or fork delivers again is not refused:
-        it waits for a step or task that takes it. Raises ``NondeterminismError`` if the history has accepted a request
-        that nothing takes.
+        A redelivered request waits. Raises ``NondeterminismError`` if nothing takes an accepted one.
         """
         update_id, request = job.attributes["id"], job.attributes["request"]
         sender, label = senders.sender_from(job.attributes), f"the request {request.get('event')!r}"
@@ -303,10 +296,7 @@ class Dispatcher:
         return Job("SignalReceived", {"name": RECORDED_AS, "payload": payload, **question, **origin})
 
     def _retry_requests(self) -> None:
-        """Offer requests that wait to the open steps and human tasks, in order, until none is taken.
-
-        They are requests that a reset or fork delivers again.
-        """
+        """Offer the requests that a reset or fork delivers again, in order, until none is taken."""
         is_taken = True
         while is_taken and self._run_context.closed is None and self._budget.spent_at is None:
             # Each request that is taken may open a step for one before it, so the search starts again.
@@ -356,12 +346,9 @@ class Dispatcher:
                 self.handler_runner.run_signal(phase, message)
 
     def _serve_parked(self, initial_count: int) -> bool:
-        """Give the first of the parked units (coroutines of workflow code) the signal that it waits for.
+        """Give the first parked unit its signal, or let it wait for the next one. Return False if the budget is spent.
 
-        A unit is parked if a signal for it is in the mailbox, but the budget is spent or other units come first. If the
-        unit cannot have the signal any more, it waits for the next signal of that name. Returns False if the budget of
-        the activation is spent; the unit then stays parked. ``initial_count`` is the number of messages that were taken
-        before the caller's loop (``since`` of ``Budget.is_spent``).
+        A unit is parked if its signal is in the mailbox, but the budget is spent or other units come first.
         """
         scheduler, mailbox = self._scheduler, self.mailbox
         name, unit, ivar = scheduler.parked[0]
@@ -377,11 +364,7 @@ class Dispatcher:
         return True
 
     def _is_eligible(self, name: str, unit: Unit) -> bool:
-        """Return True if ``unit``, a coroutine of workflow code, may take a buffered signal with that name.
-
-        If the open phase has a handler for the signal, only the handler takes it. Units inside a handler that runs now
-        may take it all the same, because the phase gives it no message before that handler ends.
-        """
+        """Return True unless a handler of the open phase takes the signal. Units inside that handler may take it."""
         phase = self.open_phase
         if phase is None or name not in phase.signals:
             return True
@@ -389,7 +372,7 @@ class Dispatcher:
         return phase.busy is not None and unit.is_within(phase.busy)
 
     def _match_waiters(self, name: str) -> None:
-        """Give buffered signals with that name to the coroutines (units) that wait for them, oldest wait first."""
+        """Serve the oldest wait first."""
         for unit, ivar in list(self.mailbox.waiters(name)):
             if self._is_eligible(name, unit):
                 signal = self.mailbox.take_signal(name)
@@ -399,17 +382,13 @@ class Dispatcher:
                 self._resolve_wait(unit, ivar, signal)
 
     def _take_buffered(self, name: str, unit: Unit, ivar: IVar) -> None:
-        """Give the oldest buffered signal with that name, which must exist, to ``unit``, which waits with ``ivar``."""
         signal = self.mailbox.take_signal(name)
         assert signal is not None
         self._budget.count_dispatch()
         self._resolve_wait(unit, ivar, signal)
 
     def _resolve_wait(self, unit: Unit, ivar: IVar, signal: Signal) -> None:
-        """Fill ``ivar``, for which ``unit`` waits, with the payload of ``signal``, and store the sender in the unit.
-
-        A unit is a coroutine of workflow code. From then on ``api.sender()`` returns that sender in it.
-        """
+        """Fill ``ivar``, and store the sender in the unit, where ``api.sender()`` reads it."""
         self._run_context.record_effect()
         unit.sender = signal.sender
         ivar.taken_signals = (*ivar.taken_signals, signal)
@@ -482,7 +461,7 @@ class Dispatcher:
         self.phase = None
 
     def _admit(self, phase: Phase, update: Update) -> bool:
-        """Judge ``update`` with its handler in ``phase``, and return True if it is accepted; otherwise reject it."""
+        """Return True if the update is accepted; otherwise reject it."""
         handler = phase.updates.get(update.name)
         if handler is not None:
             return self.handler_runner.admit(phase, handler, update)
@@ -490,10 +469,7 @@ class Dispatcher:
         return False
 
     def _admit_waiting(self, phase: Phase) -> None:
-        """Judge now the updates that wait because a handler of the phase is running, by the present phase state.
-
-        Accepted updates keep their position in the mailbox.
-        """
+        """Judge waiting updates by the present phase state. Accepted ones keep their position in the mailbox."""
         updates = self.mailbox.updates
         waiting = list(updates)
         updates.clear()
@@ -504,10 +480,9 @@ class Dispatcher:
         )
 
     def _refuse_updates(self) -> None:
-        """Reject the updates that wait in the mailbox, and fail those that were admitted.
+        """Reject the updates that wait, and fail those that were admitted. Redelivered ones stay until the run closes.
 
-        On replay accepted updates stay, because their phase will still open. Updates that a reset or fork delivers
-        again stay until the run closes.
+        In a replay accepted updates stay, because their phase will still open.
         """
         updates = self.mailbox.updates
         if not updates:
@@ -528,19 +503,11 @@ class Dispatcher:
         updates.extend(remaining)
 
     def _closed_error(self, message: str) -> WorkflowClosed:
-        """Return the error for a message that a reset or fork delivered again and that nothing took.
-
-        The run has closed. ``message`` names the message in the error.
-        """
         return WorkflowClosed(
             f"{self._run_context.run_label} is closed: nothing accepted {message}, which was delivered again"
         )
 
     def _not_accepting_error(self, name: str) -> UpdateRejected:
-        """Return the error for the update ``name``, which the run does not accept now.
-
-        It lists the names that it does accept.
-        """
         run = self._run_context.run_label
         if self._run_context.closed is not None:
             failure = self._run_context.failure

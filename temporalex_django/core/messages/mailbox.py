@@ -289,10 +289,7 @@ def order_deliveries(
 def _order_recorded(
     jobs: Sequence[Job], recorded: RecordedActivation, *, received: int, carried: int
 ) -> tuple[list[Update], list[Job | Update]]:
-    """Return the updates that waited and the messages that arrive, for an activation that is replayed.
-
-    The arguments and the result are those of ``order_deliveries``; ``recorded`` is the activation of the history.
-    """
+    """Return what ``order_deliveries`` returns, for an activation that is replayed."""
     # The history has only the accepted updates, each with the number of signals before it. Updates with a number below
     # the offset waited since an earlier activation; the others go back between the signals of this activation.
     signal_offset = received + carried

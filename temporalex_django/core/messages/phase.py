@@ -180,7 +180,7 @@ def require_storable_answer(answer_type: Any, *, label: str) -> None:
 
 
 def _copy_of(state: Any) -> Any:
-    """Return a copy of the state of a phase. Raises ``PayloadError`` for a value that has none, such as a generator."""
+    """Raise ``PayloadError`` for a state that has no copy, such as a generator."""
     try:
         return deep_copy(state)
     except TypeError as exc:
@@ -425,7 +425,6 @@ class HandlerRunner:
         return True
 
     def _permission_error(self, handler: Handler, update: Update) -> ActionNotPermitted | None:
-        """Return the error if the sender may not send the update, else None."""
         permission, label = handler.permission, f"update {update.name!r}"
         if permission is None or self._permissions.is_permitted(permission, update.sender, label):
             return None
@@ -435,10 +434,7 @@ class HandlerRunner:
         )
 
     def _validate(self, handler: Handler, update: Update, args: Any, phase: Phase) -> None:
-        """Run the validator of an update, if it has one, with copies of ``args`` and of the phase state.
-
-        Raises ``UpdateRejected`` if the validator refuses the update, and ``_ValidatorFault`` if it fails by a fault.
-        """
+        """Validate copies. Raises ``UpdateRejected`` for a refusal, and ``_ValidatorFault`` for a fault."""
         if handler.validator is None:
             return
         try:
@@ -467,7 +463,7 @@ class HandlerRunner:
         )
 
     def _plain_reason(self, reason: Any) -> Any:
-        """Return the reason that a validator gave as plain data, or its ``repr`` if it is not a payload."""
+        """Return the ``repr`` of a reason that is not a payload."""
         try:
             return self._run_context.to_plain(reason, "the reason of a validator")
         except PayloadError:
@@ -496,10 +492,7 @@ class HandlerRunner:
         self._call_handler(phase, "signal", signal, handler, args)
 
     def _is_refused_late(self, signal: Signal, permission: str | None) -> bool:
-        """Return True if a phase refuses a signal that came before the phase was open.
-
-        The event of the signal is already in the history, so its number is recorded with the activation.
-        """
+        """Return True for a refused signal from before the phase. Its event exists, so its number is recorded."""
         if permission is None or signal.sender is None or signal.permission == permission:
             return False
         if self._run_context.replaying:
@@ -513,10 +506,7 @@ class HandlerRunner:
         return True
 
     def _call_handler(self, phase: Phase, kind: str, message: Signal | Update, handler: Handler, args: Any) -> None:
-        """Call the handler of a message with the decoded ``args``. The phase is busy until the handler ends.
-
-        ``kind`` is "signal" or "update".
-        """
+        """Keep the phase busy until the handler ends. ``kind`` is "signal" or "update"."""
         name = message.name
         effects_before = self.failures.snapshot(phase)
 
@@ -552,12 +542,7 @@ class HandlerRunner:
         error: BaseException | None,
         effects_before: EffectSnapshot,
     ) -> None:
-        """Apply the end of a handler, which returned ``value`` or raised ``error``.
-
-        A value sets the phase state, answers the update, and may close the phase. An error fails the update, or records
-        the signal as failed. ``unit`` is the coroutine in which the handler ran. ``effects_before`` is what the
-        activation had left behind before the call, which shows whether a failed handler changed anything.
-        """
+        """Apply the end of a handler. ``effects_before`` shows whether a failed one changed anything."""
         name, update = message.name, message.message_id if isinstance(message, Update) else None
         response = published = None
         if error is None:
@@ -595,11 +580,7 @@ class HandlerRunner:
         caller: Unit,
         fn: Callable[[], Any],
     ) -> None:
-        """Run ``fn`` of the ``Async`` that a handler returned as a new unit, a coroutine that runs beside the phase.
-
-        If the message is an update, the value of ``fn`` is its answer. ``caller`` is the unit of the handler; the new
-        unit keeps its sender and headers.
-        """
+        """Run ``fn`` as a unit beside the phase, with the sender and headers of ``caller``. It answers the update."""
         name, update = message.name, message.message_id if isinstance(message, Update) else None
 
         def on_finish(value: Any, error: BaseException | None) -> None:
@@ -623,10 +604,7 @@ class HandlerRunner:
         self._scheduler.spawn(unit, invoke(fn))
 
     def _encode_published(self, phase: Phase, message: Signal | Update, state: Any) -> Any:
-        """Return what ``phase`` publishes of the state that the handler of ``message`` returned. See ``set_state``.
-
-        Raises ``PayloadError``, and ``NondeterminismError`` for a signal that was handled when the history was made.
-        """
+        """Raise ``PayloadError``, or ``NondeterminismError`` for a signal that was handled in the history."""
         try:
             return phase.encode_state(state)
         except PayloadError as exc:
@@ -635,10 +613,7 @@ class HandlerRunner:
             raise
 
     def _encode_answer(self, handler: Handler, name: str, answer: Any) -> Any:
-        """Return the answer of the update ``name`` as plain data, which the type that its handler declares reads back.
-
-        Raises ``PayloadError``.
-        """
+        """Return plain data that the declared type of the handler reads back. Raises ``PayloadError``."""
         label, annotate = f"the response of update {name!r}", "annotate the handler with -> Reply[...]"
         if handler.answer_type is Any:
             return self._run_context.encode_lossless(answer, label, annotate=annotate)
@@ -657,12 +632,7 @@ class HandlerRunner:
         error: BaseException,
         effects_before: EffectSnapshot | None,
     ) -> None:
-        """Handle the exception ``error`` of the handler of a message: fail the update, or record the failed signal.
-
-        ``effects_before`` is what the activation had left behind before the call. It is None for code that runs beside
-        the phase (``Async``), which may have left something behind in earlier activations. Raises ``error`` if it fails
-        the activation.
-        """
+        """Fail the update, record the signal, or raise ``error``. ``effects_before`` is None for ``Async`` code."""
         if is_error(error, MemoryError, RecursionError):
             raise error
         if isinstance(message, Update):
@@ -672,10 +642,7 @@ class HandlerRunner:
             self._fail_signal(message, handler, error, untouched=untouched)
 
     def _fail_signal(self, signal: Signal, handler: Handler, error: BaseException, *, untouched: bool) -> None:
-        """Record a signal as a failed message, or block the run if its handler asks for that. See decision 46.
-
-        ``untouched`` is True if the handler left nothing behind.
-        """
+        """Record a failed message, or block the run if the handler asks for that. See decision 46."""
         label, recorded = f"the handler of signal {signal.name}", self.failures.is_recorded(signal)
         # The history has no failure of this signal, so a replay must not add one. The error is only logged.
         if self._run_context.replaying and not recorded:
@@ -874,7 +841,7 @@ class SignalFailures:
         self.open_failures = {failed["id"]: failed["name"] for failed in carried}
 
     def _mark_failed(self, signal: Signal) -> str:
-        """Record that the signal has become a failed message, and return its message id."""
+        """Return the message id of the failed message."""
         self._recorded.pop(signal.number, None)
         # The id of a failed message must be the same in each rebuild, so it comes from the run id and the number.
         message_id = signal.message_id or f"{self._run_context.info.run_id}:{signal.number}"

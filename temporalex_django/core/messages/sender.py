@@ -142,7 +142,7 @@ def check_headers(headers: Headers | None, *, label: str) -> dict[str, str] | No
 
 
 def _size_of(value: str, label: str) -> int:
-    """Return the bytes of the value of a header, which ``label`` names. Raises ``InvalidHeaders``."""
+    """Return the size in bytes. Raises ``InvalidHeaders``."""
     if _CONTROL.search(value) is not None:
         raise InvalidHeaders(f"{label} has a control character, such as a line break")
     if value.isascii():

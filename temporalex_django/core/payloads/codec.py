@@ -219,10 +219,7 @@ def _encode_and_decode(value: Any, *, label: str, limit: int) -> tuple[Any, int,
 
 
 def _sort_sets(value: Any, plain: Any) -> Any:
-    """Return ``plain``, the JSON data of ``value``, with the elements of sets in an order that no hash seed changes.
-
-    Raises ``ValueError`` for a dict with keys that are the same in JSON, such as 1 and "1".
-    """
+    """Sort sets against the hash seed. Raises ``ValueError`` for keys that are the same in JSON, such as 1 and "1"."""
     kind = type(value)
     if type(plain) is list:
         if issubclass(kind, (list, tuple, set, frozenset)) and len(value) == len(plain):
@@ -252,10 +249,7 @@ _ORDERED_TYPES: tuple[frozenset[type], ...] = (
 
 
 def _sort_elements(values: list[Any], elements: list[Any]) -> list[Any]:
-    """Return the elements of a set, as plain data, in an order that depends on nothing but their values.
-
-    ``values`` are the elements themselves, in the same order.
-    """
+    """Return ``elements``, the plain data of ``values`` in the same order, sorted by nothing but the values."""
     for keys in (values, elements):
         kinds = {*map(type, keys)}
         if any(kinds <= group for group in _ORDERED_TYPES):
@@ -329,10 +323,9 @@ def _is_prepared(annotation: Any) -> bool:
 
 
 def _prepare(annotation: Any) -> None:
-    """Let msgspec examine a type before it converts to it, in one thread at a time.
+    """Let msgspec examine a type, in one thread at a time. Raises what ``msgspec.convert`` raises.
 
-    Another thread would get the unfinished description of a class with classes inside, and the process would crash.
-    Raises what ``msgspec.convert`` raises for a type that it does not support.
+    Another thread would get the unfinished description of nested classes, and the process would crash.
     """
     with _preparing:
         with contextlib.suppress(msgspec.ValidationError):  # None fits few types
@@ -381,7 +374,7 @@ def _annotation_name(annotation: Any) -> str:
 
 
 def _location_text(value: Any) -> str:
-    """Return " at" and the path of the first part of ``value`` that cannot be encoded; empty if it is not found."""
+    """Return " at" and the path of the first part that cannot be encoded; empty if it is not found."""
     try:
         return _find_location(value)
     except Exception:  # noqa: BLE001 - any operation on a value may raise
@@ -417,10 +410,7 @@ def _is_non_finite(value: Any) -> bool:
 
 
 def _has_non_finite(value: Any) -> bool:
-    """Return True if the value contains a number that JSON lacks.
-
-    The value was encoded before, so it has no cycles.
-    """
+    """Return True for a number that JSON lacks. The value was encoded before, so it has no cycles."""
     pending = [value]
     while pending:
         part = pending.pop()
@@ -437,10 +427,7 @@ def _has_non_finite(value: Any) -> bool:
 
 
 def _find_path(value: Any, is_bad: Any) -> str | None:
-    """Return the path of the first part of ``value`` for which ``is_bad(part)`` is true; None if there is none.
-
-    A part that is nested too deeply counts as bad: it may be a cycle.
-    """
+    """Return the path of the first bad part, or None. A part that is nested too deeply is bad: it may be a cycle."""
     pending = [("$", value, 0)]
     while pending:
         path, part, depth = pending.pop()

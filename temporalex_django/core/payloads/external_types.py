@@ -100,7 +100,6 @@ def decode_external(kind: Any, value: Any) -> Any:
 
 
 def _matches_type(kind: type, value: Any) -> bool:
-    """Return True if the JSON value has the form in which values of ``kind`` are written: a number or a text."""
     # By the exact type: True is an ``int`` for ``isinstance``, and a number written as text is no number.
     if issubclass(kind, (int, float)):
         return type(value) is int or (type(value) is float and issubclass(kind, float))
@@ -108,7 +107,7 @@ def _matches_type(kind: type, value: Any) -> bool:
 
 
 def _read_model(kind: Any, value: Any) -> Any:
-    """Return JSON data as a pydantic model. Raises ``ValueError`` without the data, which may be secret."""
+    """Raise ``ValueError`` without the data, which may be secret."""
     # From JSON text: a strict model reads times, UUIDs and decimals from texts only there. Models are stored under the
     # names of their fields, and clients of the REST API send aliases.
     try:
@@ -170,11 +169,7 @@ _cached_reason = functools.lru_cache(maxsize=1024)(_find_reason)
 
 
 def _describe_obstacle(description: inspect.Type, visited: set[type]) -> str | None:
-    """Return why no value has the type that msgspec describes, or None.
-
-    Lists and dicts may be empty, and unions have None or another member, so only fields are followed. ``visited`` are
-    the classes that are judged already.
-    """
+    """Return why no value has the type, or None. Only fields are followed: lists may be empty, unions have None."""
     if isinstance(description, inspect.CustomType):
         return _describe_custom_obstacle(description.cls, visited)
     fields = getattr(description, "fields", None)
@@ -210,7 +205,7 @@ def _describe_custom_obstacle(kind: Any, visited: set[type]) -> str | None:
 
 
 def _classes_of(annotation: Any) -> list[type]:
-    """Return the class that an annotation of a pydantic field requires, or nothing if it leaves a choice."""
+    """Return the class that an annotation requires, or nothing if it leaves a choice."""
     if typing.get_origin(annotation) is typing.Annotated:
         return _classes_of(typing.get_args(annotation)[0])
     return [annotation] if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias) else []

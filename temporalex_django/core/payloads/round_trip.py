@@ -93,7 +93,7 @@ class _Part(NamedTuple):
     is_owned: bool = False
 
     def inner(self, label: str, key: Any, value: Any, decoded: Any, *, is_owned: bool | None = None) -> _Part:
-        """Return the part of this part at ``key``. ``label`` leads to it in a path."""
+        """Return the part at ``key``, to which ``label`` leads in a path."""
         owned = self.is_owned if is_owned is None else is_owned
         return _Part(f"{self.path}{label}", (*self.keys, key), value, decoded, owned)
 
@@ -155,7 +155,7 @@ def require_readable(value: Any, encoded: Any, annotation: Callable[[], Any], *,
 
 
 def _read_back(encoded: Any, read: Callable[[Any], Any], *, label: str) -> Any:
-    """Return plain data as its reader decodes it. Raises ``PayloadError``, whatever the reader raises."""
+    """Raise ``PayloadError``, whatever the reader raises."""
     try:
         return read(encoded)
     except PayloadError as exc:
@@ -249,10 +249,7 @@ def _find_in(outer_part: _Part, is_expected: Callable[[tuple[Any, ...]], bool] |
 def _compare(
     part: _Part, kind: type, is_expected: Callable[[tuple[Any, ...]], bool] | None
 ) -> LossyValue | Iterator[_Part]:
-    """Compare a part with what comes back for it, except for the parts that it consists of.
-
-    Returns the difference, or these parts.
-    """
+    """Return the difference, or the parts that are still to be compared."""
     if issubclass(kind, Mapping):
         return _compare_mapping(part, is_expected)
     if issubclass(kind, _SEQUENCE_TYPES):
@@ -267,7 +264,7 @@ def _compare(
 def _compare_scalar(
     part: _Part, kind: type, is_expected: Callable[[tuple[Any, ...]], bool] | None
 ) -> LossyValue | None:
-    """Return the difference of a value without parts, or of a set, from what comes back for it; or None."""
+    """Return the difference of a value without parts, or of a set."""
     description = _describe_change(part.value, kind)
     base = external_types.base_of(kind)
     if _is_preserved(part.value, kind, part.decoded, base):
@@ -345,11 +342,7 @@ def _compare_record(part: _Part, kind: type) -> LossyValue | Iterator[_Part]:
 
 
 def _parts_of_records(record: Any, decoded: Any, names: Mapping[str, str]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield ``(name, value, decoded value)`` for the fields of two records of one class.
-
-    The extra fields and the private attributes of pydantic models follow. Private attributes of types that are no data
-    (a lock, a client) are left out, because each model makes its own.
-    """
+    """Yield ``(name, value, decoded value)``, without private attributes that are no data: each model makes its own."""
     for name in names:
         yield name, getattr(record, name, _MISSING), getattr(decoded, name, _MISSING)
     for attribute in ("__pydantic_extra__", "__pydantic_private__"):
@@ -371,7 +364,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _compare_other(part: _Part, kind: type) -> LossyValue | Iterator[_Part]:
-    """Compare a value of a type that only a serializer of the user knows, by its attributes if it has any."""
+    """Compare by its attributes a value that only a serializer of the user knows."""
     if not part.is_owned:
         return iter(())
     if type(part.decoded) is not kind:
@@ -389,7 +382,6 @@ def _compare_other(part: _Part, kind: type) -> LossyValue | Iterator[_Part]:
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:
-    """Return the attributes that an object holds itself, in ``__dict__`` or in slots, by name."""
     names = [name for base in type(value).__mro__ for name in _slots_of(base)]
     slots = {name: getattr(value, name) for name in names if hasattr(value, name)}
     return {**getattr(value, "__dict__", {}), **slots}
@@ -401,7 +393,6 @@ def _slots_of(kind: type) -> tuple[str, ...]:
 
 
 def _mismatch(part: _Part) -> LossyValue:
-    """Return the difference of a part that comes back as another value, or as a value of another type."""
     kind, decoded_kind = type(part.value), type(part.decoded)
     was = _noun(part.value)
     if part.decoded is _MISSING:
@@ -436,10 +427,7 @@ def is_unchanged(decoded: Any, value: Any) -> bool:
 
 
 def _is_same_atom(value: Any, decoded: Any) -> bool:
-    """Return True if ``decoded`` is the same text, number, truth value or None.
-
-    A whole number may come back as the equal ``float``, because Python allows it where a ``float`` is declared.
-    """
+    """Accept the equal ``float`` of a whole number: Python allows it where a ``float`` is declared."""
     kind = type(decoded)
     if kind is not type(value) and not (kind is float and type(value) is int):
         return False
@@ -447,10 +435,7 @@ def _is_same_atom(value: Any, decoded: Any) -> bool:
 
 
 def _describe_change(part: Any, kind: type) -> tuple[str, str, str] | None:
-    """Return ``(was, becomes, convert)`` for a value of a type that JSON lacks, or None for a type that it has.
-
-    They are: what the value is, what it becomes, and an expression that converts it.
-    """
+    """Return ``(was, becomes, expression that converts it)``, or None for a type that JSON has."""
     for kinds, *words in _LOSSY_TYPES:
         if issubclass(kind, kinds):
             return words[0], words[1], words[2]
@@ -460,10 +445,7 @@ def _describe_change(part: Any, kind: type) -> tuple[str, str, str] | None:
 
 
 def _is_preserved(value: Any, kind: type, decoded: Any, base: type | None) -> bool:
-    """Return True if ``decoded`` is the same value as ``value``, of its type ``kind`` or of ``base``.
-
-    ``base`` is the type as which values of ``kind`` are stored, or None.
-    """
+    """Return True if the value comes back. ``base`` is the type as which ``kind`` is stored, or None."""
     if issubclass(kind, Enum):
         # The value of a member that is a text or a number is equal to it.
         return decoded is value or (
@@ -484,7 +466,7 @@ def _is_preserved(value: Any, kind: type, decoded: Any, base: type | None) -> bo
 
 
 def _is_same_base_value(value: Any, decoded: Any, base: type) -> bool:
-    """Return True if two values of ``base`` are the same, and not only equal: 1.0 is not 1.00."""
+    """Return True if the values are the same, and not only equal: 1.0 is not 1.00."""
     if base is Decimal:
         return bool(value.as_tuple() == decoded.as_tuple())
     if base is datetime or base is time:
@@ -493,10 +475,7 @@ def _is_same_base_value(value: Any, decoded: Any, base: type) -> bool:
 
 
 def _is_same_time(value: Any, decoded: Any) -> bool:
-    """Return True if two datetimes or times have the same figures and the same offset from UTC.
-
-    The name of a time zone is not stored, and without one ``fold`` has no other place.
-    """
+    """Compare figures and offset. The name of a zone is not stored, and ``fold`` has another place only without one."""
     try:
         if (value.tzinfo is None) != (decoded.tzinfo is None) or value.utcoffset() != decoded.utcoffset():
             return False
@@ -507,7 +486,6 @@ def _is_same_time(value: Any, decoded: Any) -> bool:
 
 
 def _is_same_set(value: Any, decoded: Any) -> bool:
-    """Return True if two sets have the same elements, by types and fields."""
     if len(value) != len(decoded):
         return False
     try:
@@ -522,11 +500,7 @@ def _sort_key(element: Any) -> bytes:
 
 
 def _reader_expects(encoded: Any, read: Callable[[Any], Any], keys: tuple[Any, ...]) -> bool:
-    """Return True if the annotation of the reader restricts the value at ``keys``, to a text for example.
-
-    ``read`` decodes plain data as the reader does. It gets a sentinel at that place: a reader that refuses the sentinel
-    does not accept every value.
-    """
+    """Return True if the annotation restricts the value at ``keys``: it refuses a sentinel there."""
     try:
         read(_replace_part(encoded, keys, _SENTINEL))
     except (LookupError, TypeError):  # the plain data has no part at these keys
@@ -537,7 +511,6 @@ def _reader_expects(encoded: Any, read: Callable[[Any], Any], keys: tuple[Any, .
 
 
 def _replace_part(encoded: Any, keys: tuple[Any, ...], part: Any) -> Any:
-    """Return a copy of plain data in which the part at ``keys`` is replaced by ``part``."""
     if not keys:
         return part
     key, *rest = keys
@@ -547,7 +520,6 @@ def _replace_part(encoded: Any, keys: tuple[Any, ...], part: Any) -> Any:
 
 
 def _part_of(container: Any, key: Any) -> Any:
-    """Return the part of a decoded mapping under ``key``, or the attribute of that name of a decoded object."""
     if isinstance(container, Mapping):
         # A key of a subclass of ``str`` may hash otherwise than the plain text that came back.
         part = container.get(key, _MISSING)

@@ -224,7 +224,7 @@ def parse_all(attributes: Any, declared: Mapping[str, Any], *, label: str) -> An
 
 
 def _parse_datetime(text: str) -> datetime:
-    """Return an ISO text as a datetime. A text without a time zone is in UTC."""
+    """Read a text without a time zone as UTC."""
     moment = datetime.fromisoformat(text)
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 

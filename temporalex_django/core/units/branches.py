@@ -52,7 +52,6 @@ def branch_list(primitive: str, branches: Sequence[Any]) -> list[Any]:
 
 
 def _branch_problem(branch: Any) -> str | None:
-    """Return why ``branch`` cannot run, or None."""
     if inspect.isawaitable(branch):
         return None
     if not callable(branch):
@@ -93,11 +92,7 @@ class _BranchGroup:
         self.running = 0
 
     def start_branch(self, index: int, host: Unit | None, on_end: BranchCallback) -> Unit:
-        """Start branch ``index`` as a unit (a coroutine that the scheduler steps), and return the unit.
-
-        The unit ``host``, which called ``parallel`` or ``race``, is its parent. ``on_end(index, value, error,
-        taken_signals)`` is called when the branch has ended. ``error`` is None if it returned.
-        """
+        """Start a unit below ``host``. ``on_end`` gets the index, value, error or None, and taken signals."""
 
         def on_finish(value: Any, error: BaseException | None) -> None:
             self.running -= 1
@@ -123,7 +118,6 @@ class _BranchGroup:
         self.runtime.dispatcher.return_signals(taken_signals)
 
     def close_unstarted(self, first_index: int) -> None:
-        """Close the branches from ``first_index`` on, which will never start."""
         for index in range(first_index, len(self.branches)):
             if inspect.iscoroutine(self.branches[index]):
                 self.branches[index].close()
@@ -176,7 +170,7 @@ class Parallel(_BranchGroup):
         return self._results
 
     def _first_error(self) -> BaseException:
-        """Return the error of the first branch that failed, with a note about each of the others."""
+        """Return the error of the first failed branch, with a note about each of the others."""
         (_, first), *others = sorted(self._errors.items())
         for index, error in others:
             with suppress(Exception):  # an error of the project may have no list of notes
@@ -190,7 +184,6 @@ class Parallel(_BranchGroup):
             self.start_branch(self._next_index - 1, self._host, self._on_branch_end)
 
     def _on_branch_end(self, index: int, value: Any, error: BaseException | None, taken_signals: TakenSignals) -> None:
-        """Record the result of a branch and start the next one; after the last one, let ``parallel`` return."""
         if is_error(error, Cancelled):
             self._cancel_error = self._cancel_error or error
         self._taken_signals += taken_signals
@@ -239,7 +232,6 @@ class Race(_BranchGroup):
         return self._winner, value
 
     def _on_branch_end(self, index: int, value: Any, error: BaseException | None, taken_signals: TakenSignals) -> None:
-        """Note the result of a branch. After the first one, choose the winner as soon as all code waits."""
         self._outcomes[index] = value, error, taken_signals
         if self._winner is None:
             # Do not choose yet: a branch with a lower index may still end in this round. See decision 10.
@@ -263,7 +255,7 @@ class Race(_BranchGroup):
             self._done.put()
 
     def _discard_loser(self, index: int, error: BaseException | None, taken_signals: TakenSignals) -> None:
-        """Drop the result of the branch ``index``, which lost: put back the signals that it took, and log its error."""
+        """Put back the signals that the branch took, and log its error."""
         self.runtime.dispatcher.return_signals(taken_signals)
         if error is not None and not is_error(error, Cancelled):
             self.runtime.run_context.log_failure(f"branch {index} lost its race and", error)
@@ -297,7 +289,7 @@ class _Scope(PendingCall):
             """Exist, so that ``with`` calls ``__enter__``, which raises."""
 
     def enter(self) -> Unit:
-        """Check that the block is allowed here, record that it is entered, and return the coroutine that runs now."""
+        """Check that the block is allowed here, record that it is entered, and return the current unit."""
         unit = current.unit_for(self.primitive)
         if self._entered:
             raise NestingError(f"{self.name} was entered twice: call it again for a second block")
@@ -371,10 +363,9 @@ class Saga(_Scope):
             self._unit.shields -= 1
 
     async def _halt_if_unexpected(self, error: BaseException) -> None:
-        """End the activation if ``error``, which leaves the block, is one that blocks the run.
+        """End the activation for an error that blocks the run: compensations would be commands of the bug.
 
-        Compensations would be commands of the bug, which the corrected code does not issue. In a replay they are what
-        the history records.
+        In a replay they are what the history records.
         """
         context = self.runtime.run_context
         if not context.blocks_on_error or context.replaying:
@@ -388,7 +379,7 @@ class Saga(_Scope):
         await Halt(unexpected)
 
     async def _compensate(self, undo: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """Run one compensation, ``undo(*args)``, and log the error that it raises."""
+        """Log the error that a compensation raises."""
         try:
             value = undo(*args)
             if inspect.isawaitable(value):

@@ -80,11 +80,9 @@ class Conditions:
         self._open_conditions.clear()
 
     def _next_unit(self) -> Unit | None:
-        """Return the first coroutine (unit) whose ``wait_condition`` holds now; None if there is none.
+        """Return the first unit whose condition holds now, but None before the activation has an effect.
 
-        Predicates are not evaluated while the activation has had no effect. Such an activation may only refuse an
-        update, and then leaves no event. If a run advanced in it, because time has passed, a replay could not do the
-        same.
+        An activation that only refuses an update leaves no event, so a replay could not advance the run in it.
         """
         if not self._open_conditions or not self._journal.is_recording:
             return None
@@ -92,11 +90,7 @@ class Conditions:
             return self._resolve_first()
 
     def _resolve_first(self) -> Unit | None:
-        """Fill the IVar of the first condition that holds, or whose predicate raises, and return the unit that waits.
-
-        Returns None if there is none. Units (coroutines) that continue anyway, because of a timer or a cancel, are
-        skipped.
-        """
+        """Count a predicate that raises as one that holds. Skip units that continue anyway."""
         error: BaseException | None = None
         for condition in self._open_conditions:
             if condition.unit.queued:

@@ -120,7 +120,6 @@ class PendingCall:
 
 
 def _not_awaited_error(unit: Unit, entries: Sequence[Entry]) -> NotAwaited:
-    """Return the error for calls that ``unit`` never awaited. ``entries`` has at least one call."""
     names = ", ".join(name for name, _ in entries)
     name, form = entries[0]
     return NotAwaited(f"{unit.name} called {names} and never awaited it: write `{form.format(name)}`")

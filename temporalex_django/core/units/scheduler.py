@@ -302,7 +302,7 @@ class Scheduler:
         return suspended
 
     def _step(self, unit: Unit) -> None:
-        """Continue the coroutine of ``unit``, or raise in it the error that it has to get, until it waits or ends."""
+        """Run the unit until it waits or ends, or raise in it the error that it has to get."""
         coroutine = unit.coroutine
         assert coroutine is not None
         waited, unit.waiting = unit.waiting, None
@@ -332,10 +332,7 @@ class Scheduler:
             self.current = None
 
     def _block(self, unit: Unit, trap: object) -> None:
-        """Let the coroutine ``unit`` wait for ``trap``, the object that it awaits.
-
-        If that is no IVar, an error is raised in the coroutine. The error of a ``Halt`` is raised here.
-        """
+        """Raise the error of a ``Halt`` here, and in the coroutine an error for an object that is no IVar."""
         if not isinstance(trap, IVar):
             if isinstance(trap, Halt):
                 raise trap.error
@@ -354,7 +351,7 @@ class Scheduler:
             unit.wake()
 
     def _finish(self, unit: Unit, value: Any, error: BaseException | None) -> None:
-        """End ``unit``, whose coroutine returned ``value`` or raised ``error``, after its generators are closed."""
+        """End the unit after its generators are closed."""
         # Before the unit counts as ended: its generators run code, and the same code must run in every rebuild.
         if unit.generators and not _is_fatal(error):
             self._close_generators_first(unit, value, error)
@@ -369,11 +366,7 @@ class Scheduler:
         on_finish(value, error)
 
     def _close_generators_first(self, unit: Unit, value: Any, error: BaseException | None) -> None:
-        """Close the async generators that the coroutine of ``unit`` left open, before the unit ends.
-
-        Their code runs as a last part of the unit, in which no cancel is raised. After that the unit ends with
-        ``value`` or ``error``.
-        """
+        """Close the open generators as a last part of the unit, in which no cancel is raised."""
         taken_signals = unit.taken_signals
 
         def on_close(_: Any, failure: BaseException | None) -> None:
@@ -404,7 +397,7 @@ def ignore_failure(_label: object, _error: BaseException | None) -> None:
 
 
 def _is_fatal(error: BaseException | None) -> bool:
-    """Return True if the error of a coroutine fails the whole activation, which is then repeated."""
+    """Return True for an error that fails the whole activation, which is then repeated."""
     return is_error(error, MemoryError, RecursionError)
 
 

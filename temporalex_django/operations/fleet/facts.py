@@ -90,7 +90,7 @@ def read_facts(alias: str) -> Facts:
 
 
 def _queue_facts() -> Facts:
-    """Return the facts about queues: first the queues that workers poll, then others in which something waits."""
+    """Return first the queues that workers poll, then others in which something waits."""
     alias = storage().alias
     polled_queues = {
         queue for queues in Worker.objects.using(alias).values_list("queues", flat=True) for queue in queues
@@ -127,7 +127,7 @@ def _run_facts(alias: str) -> dict[tuple[str, ...], float]:
 
 
 def _schedule_lag(alias: str) -> float:
-    """Return for how many seconds the most overdue schedule has been due; 0.0 if none is due."""
+    """Return for how many seconds the most overdue schedule has been due; 0.0 if none is."""
     rows = Schedule.objects.using(alias).filter(next_at__lte=Now())
     first, now = rows.aggregate(first=Min("next_at"))["first"], host().storage(alias).now()
     return 0.0 if first is None else max(0.0, (now - first).total_seconds())
@@ -141,7 +141,6 @@ def _outbox_age(alias: str) -> float:
 
 
 def _worker_facts(alias: str) -> dict[tuple[str, ...], float]:
-    """Return the numbers of workers by state."""
     now = host().storage(alias).now()
     numbers: dict[tuple[str, ...], float] = {("live",): 0.0, ("drained",): 0.0, ("late",): 0.0}
     for worker in Worker.objects.using(alias).only("expires_at", "buried_at", "drained_at"):

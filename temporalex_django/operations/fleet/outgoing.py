@@ -137,7 +137,7 @@ class SendAgain(Action[OutgoingMessage]):
         return sent
 
     def _lock(self) -> Any:
-        """Lock and return the row of the message, among those that the user may see."""
+        """Look among the messages that the user may see."""
         alias = self.storage.alias
         try:
             pk = UUID(str(self.message))

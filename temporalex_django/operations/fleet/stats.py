@@ -176,11 +176,7 @@ def all_queue_figures() -> list[QueueRow]:
 
 
 def _cluster_figures(name: str, queue: Any, switches: Switches, now: datetime, *, problem: str) -> QueueRow:
-    """Build the figures of a queue of the cluster.
-
-    ``queue`` is what the server tells; it is None if there is a ``problem``. A worker stops polling the queue while the
-    queue is off or held.
-    """
+    """Build the figures from the server's ``queue``, None for a ``problem``. No worker polls it while off or held."""
     waits = [] if queue is None else [wait for wait in (queue.runs_wait, queue.activities_wait) if wait is not None]
     oldest_due = now - max(waits) if waits else None
     is_kept_back = name in switches.queues or name in switches.held_queues
@@ -223,7 +219,7 @@ class _DueGroup(NamedTuple):
     oldest: datetime
 
     def is_kept_back(self, queue: str, switches: Switches, usage: LimitUsage | None) -> bool:
-        """Return True if no worker may start one of them now; ``usage`` is that of the limits of the queue."""
+        """Return True if no worker may start one of them now."""
         key = QueuePartition.from_name(self.line).key if self.line else None
         if self.activity in switches.activities or (key and (queue, key) in switches.holds):
             return True
@@ -231,10 +227,9 @@ class _DueGroup(NamedTuple):
 
 
 def _count_kept_back(store: DjangoStorage, queues: Sequence[str], switches: Switches) -> dict[str, _KeptBack]:
-    """Return which due activities of each queue are switched off, held with their key, or behind a limit.
+    """Return due activities that are off, held or limited, from ``MAX_COUNT`` of each queue; others are left out.
 
-    Queues in which nothing is off, held or limited are left out. Of a queue, ``MAX_COUNT`` activities are looked at. No
-    read if all are left out. Otherwise one, two more if there are limits, and one for each queue with more activities.
+    No read without such queues. Otherwise one, two more for limits, and one for each queue with more activities.
     """
     queue_settings = queue_limits()
     limits = {queue: queue_settings.get(queue, NO_LIMITS) for queue in queues}
@@ -256,10 +251,7 @@ def _count_kept_back(store: DjangoStorage, queues: Sequence[str], switches: Swit
 def _kept_back_of(
     groups: Sequence[_DueGroup], kept_groups: set[_DueGroup], *, due_tasks: QuerySet[ActivityTask]
 ) -> _KeptBack:
-    """Return the figures of a queue with these groups of due activities, of which ``kept_groups`` are kept back.
-
-    ``due_tasks`` are read only if there may be more of them than the groups have.
-    """
+    """Read ``due_tasks`` only if there may be more of them than the groups have."""
     other_groups = [group for group in groups if group not in kept_groups]
     oldest_other = min((group.oldest for group in other_groups), default=None)
     if kept_groups and sum(group.number for group in groups) >= MAX_COUNT:
@@ -270,10 +262,9 @@ def _kept_back_of(
 def _oldest_without(
     due_tasks: QuerySet[ActivityTask], kept_groups: Collection[_DueGroup], other_groups: Collection[_DueGroup]
 ) -> datetime | None:
-    """Return the time since which the oldest of the activities is due that is not in ``kept_groups``; None without one.
+    """Return since when the oldest other activity is due, without names and partitions that are wholly kept back.
 
-    Only names and partitions of which all groups are kept back are left out. One read, whose length does not depend on
-    the number of groups: a queue may have thousands of keys.
+    One read, whose length does not depend on the number of groups: a queue may have thousands of keys.
     """
     names = {group.activity for group in kept_groups} - {group.activity for group in other_groups}
     lines = {group.line for group in kept_groups if group.line} - {group.line for group in other_groups}
@@ -282,7 +273,7 @@ def _oldest_without(
 
 
 def _read_usages(store: DjangoStorage, limits: Mapping[str, Limits]) -> dict[str, LimitUsage]:
-    """Return the present use of the limits of queues, by queue; empty if neither these nor any activity has limits."""
+    """Return the use by queue; empty if neither these queues nor any activity has limits."""
     if not limits or not (activity.limits_by_name or any(limit.is_limited for limit in limits.values())):
         return {}
     live_counts, starts, now = [*count_live(store.sql)], read_recent_starts(store.sql), store.now().timestamp()
@@ -293,13 +284,12 @@ def _read_usages(store: DjangoStorage, limits: Mapping[str, Limits]) -> dict[str
 
 
 def _due_activities(alias: str, queue: str) -> QuerySet[ActivityTask]:
-    """Return the activities of a queue that are due and that no worker has claimed."""
     due_tasks = ActivityTask.objects.using(alias).filter(queue=queue, owner=None, atomic=False, due_at__lte=Now())
     return due_tasks.order_by()
 
 
 def _read_due_groups(alias: str, queues: Sequence[str]) -> dict[str, list[_DueGroup]]:
-    """Return the groups of due activities of each queue in which activities are due. One read."""
+    """Return the groups of queues in which activities are due. One read."""
     if not queues:
         return {}
     selections = [
@@ -326,12 +316,7 @@ def _build_figures(
     limits: Limits,
     kept_back: _KeptBack,
 ) -> QueueFigures:
-    """Build the ``QueueFigures`` of a queue from ``row``, its row of the statement in ``queue_figures``.
-
-    ``running`` is the number of its claimed activities, and ``workers`` are the names of the workers that poll it.
-    ``switches`` contains everything that is switched off, and ``limits`` are the limits of the queue. ``kept_back``
-    says which of its due activities no worker may start, apart from a switch or a hold of the whole queue.
-    """
+    """Build them from a row of the statement in ``queue_figures``. ``kept_back`` ignores switches of the queue."""
     *oldest, runs, tasks, partitioned_tasks, now = row
     oldest_due = min((at for at in oldest if at is not None), default=None)
     oldest_run = oldest[0]
@@ -576,7 +561,7 @@ class _CombinedLoad(NamedTuple):
 
 
 def _combine(queue: str, loads: Sequence[WorkerLoad]) -> _CombinedLoad:
-    """Combine the loads that the workers of a queue have measured; a worker that is busier counts more."""
+    """Combine the measured loads; a worker that is busier counts more."""
     measured = [load["queues"][queue] for load in loads if queue in load["queues"]]
     return _CombinedLoad(
         rate=round(sum(queue_load["rate"] for queue_load in measured), 4) if measured else None,
@@ -587,14 +572,14 @@ def _combine(queue: str, loads: Sequence[WorkerLoad]) -> _CombinedLoad:
 
 
 def _startable_activities(figures: QueueFigures) -> int:
-    """Return the number of due activities that a further worker could start: no limit or switch keeps them back."""
+    """Return the number of due activities that no limit or switch keeps from a further worker."""
     if figures.off or figures.held_until is not None:
         return 0
     return figures.due_activities - figures.held_activities
 
 
 def _mean(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Return the mean of values, each with its weight, or None without any."""
+    """Return the mean of ``(value, weight)``."""
     weight = sum(part for _, part in pairs)
     if not pairs:
         return None

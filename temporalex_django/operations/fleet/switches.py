@@ -168,10 +168,7 @@ class SwitchOff(Action[SwitchedOff]):
         return unstopped_text(self.kind) if uses_cluster() else ""
 
     def _is_enqueued(self) -> bool:
-        """Return True if a background task waits whose function has the name that is to be switched off.
-
-        A process knows the name of such a task only after it has run or enqueued it, so a waiting row counts as well.
-        """
+        """Return True if a background task of that name waits: this process may not know the name yet."""
         waiting_tasks = ActivityTask.objects.using(self.storage.alias).filter(chain=None, activity=self.switch_name)
         return self.kind == SwitchedOff.Switchable.ACTIVITY and waiting_tasks.exists()
 
@@ -198,10 +195,7 @@ def waiting_queues(*, alias: str) -> list[str]:
 
 
 def _distinct_queues_sql(name: str, table: str, where: str) -> str:
-    """Return a SELECT of the names of the queues in the rows of ``table`` for which the SQL condition ``where`` holds.
-
-    ``name`` is an SQL alias, different for each SELECT of a UNION.
-    """
+    """Select the names of the queues. ``name`` is an alias, different for each SELECT of a UNION."""
     # ``select distinct`` would read all waiting rows. This recursion asks the index for the next larger name each time,
     # so a queue with a million rows costs one look (a loose index scan).
     first = f"select min(queue) from {table} where {where}"  # noqa: S608 - constants
@@ -308,10 +302,7 @@ class DrainWorker(Action[Worker]):
 
 
 def _lock_live_worker(worker_ref: UUID | str, *, alias: str) -> Worker:
-    """Lock and return the row of the worker with the id ``worker_ref``, if nobody has declared it dead.
-
-    Raises ``WorkerNotFound`` for another id, and for text that is not an id.
-    """
+    """Lock the row unless the worker was declared dead. Raises ``WorkerNotFound``, also for text that is no id."""
     try:
         pk = UUID(str(worker_ref))
     except ValueError:

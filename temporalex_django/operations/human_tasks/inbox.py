@@ -182,7 +182,7 @@ def is_excluded(user: Person, task: HumanTask) -> bool:
 
 
 def _decidable_condition(user: Person) -> Q:
-    """Return a condition for the human tasks that a user may decide, themselves or on behalf of somebody else."""
+    """Return the tasks that a user may decide, for themselves or somebody else."""
     excluded = Q(pk__in=_excluded_task_ids(authorization.sender_key(user)))
     # Subqueries on ids instead of joins: a task with several matching candidates must appear once.
     decidable = Q(pk__in=_candidate_task_ids(user))
@@ -221,10 +221,7 @@ def _excluded_task_ids(key: str) -> Any:
 
 
 def _candidate_task_ids(user: Person) -> Any:
-    """Return a subquery of the ids of the human tasks that have a candidate which matches the user.
-
-    A superuser matches every group and permission, and an inactive user matches nothing.
-    """
+    """Match every group and permission for a superuser, and nothing for an inactive user."""
     candidates = Candidate.objects.using(storage().alias).filter(barred=False)
     if not getattr(user, "is_active", True):
         return candidates.none().values("task")
@@ -304,7 +301,6 @@ class _CandidateMatcher:
             self.identities |= {*role_words(user)}
 
     def matches(self, task: HumanTask) -> bool:
-        """Return True if one of the task's candidates matches the person."""
         candidates = [*task.asked, *(f"user:{delegation['to']}" for delegation in task.delegated)]
         matches_role = self.has_all_roles and any(not candidate.startswith("user:") for candidate in candidates)
         # Compare sets that were read once per person; ``matches_candidate`` would query once per task.

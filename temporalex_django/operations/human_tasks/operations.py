@@ -492,10 +492,7 @@ class Delegate(HumanTaskAction[None]):
             self.record(self.audit_subject, reason=self.reason, task=str(task.pk), to=recipient.name)
 
     def _permitted_recipient(self, task: HumanTask) -> Sender:
-        """Return ``(key, name)`` of the user to whom the task is delegated.
-
-        Raises ``ActionNotPermitted`` if the task may not be delegated to them, and ``FourEyes`` for an excluded user.
-        """
+        """Return ``(key, name)``. Raises ``ActionNotPermitted``, and ``FourEyes`` for an excluded user."""
         to = self.to
         recipient = None
         if to is not None and not isinstance(to, str):
@@ -596,10 +593,7 @@ class Decide(RequestAction):
                 self.payload = earlier_payload
 
     def _earlier_payload(self) -> Any:
-        """Return the payload of a decision that this sender has already sent under this message id, or None.
-
-        An earlier decision that was refused is ignored, so that this one is judged.
-        """
+        """Return what this sender sent under this message id. A refused decision is ignored: this one is judged."""
         chain, sender = self.target.chain_id, self.by.sender
         earlier_message = find_message(chain, self.message_id, storage=self.storage)
         if (
@@ -618,7 +612,6 @@ class Decide(RequestAction):
         return earlier_message[1].payload
 
     def _is_same_decision(self, earlier_payload: dict[str, Any]) -> bool:
-        """Return True if ``earlier_payload`` has the outcome, the data and the comment of this decision."""
         data = self.payload["data"]
         # The stored data went through the form, which normalizes them. Compare data that went through it, too.
         if "judged" in earlier_payload:

@@ -144,7 +144,7 @@ def unsaid_attempts(
 
 
 def _unmet_needs(run: Instance, *, storage: DjangoStorage) -> list[str]:
-    """Return phrases that name what the due work of an open run waits for: a worker with the code, or a switch."""
+    """Return phrases about what due work waits for: a worker with the code, or a switch."""
     now, parameters = storage.sql.now_expression(storage.clock)
     # One statement for everything that can be due, with the database's time: the clock of this process may differ.
     rows = storage.sql.select(
@@ -180,11 +180,7 @@ def failed_messages_of(chain: UUID, *, storage: DjangoStorage) -> list[FailedMes
 
 
 def _missing_code(run: Instance, workers: LiveWorkers, *, due_before: datetime, storage: DjangoStorage) -> list[str]:
-    """Return phrases that name the code, or the key, that due activities of a run need and no live worker has.
-
-    An activity is due if its due time is ``due_before`` or earlier. One whose row says that it waits for a worker with
-    a key or some code (``waits_for``) counts in any case.
-    """
+    """Return phrases about code or keys that no live worker has. An activity with ``waits_for`` need not be due."""
     rows = storage.sql.select(
         "select distinct activity, queue, waits_for from temporalex_activity_task where run_id = %s and owner is null"
         " and (due_at <= %s or waits_for is not null) order by 1, 2, 3",
@@ -200,7 +196,6 @@ def _missing_code(run: Instance, workers: LiveWorkers, *, due_before: datetime, 
 
 
 def _switched_off_names(run: Instance, *, storage: DjangoStorage) -> list[str]:
-    """Return a phrase for each thing that is switched off and that the run needs: its class, a queue or an activity."""
     switches = read_switches(storage.sql, storage.clock)
     if not (switches.queues or switches.activities or switches.workflows or switches.holds):
         return []
@@ -331,7 +326,7 @@ class ResultWaiter:
         raise ResultTimeout(f"{target.workflow} {target.workflow_id} has no result yet: it is {reason}")
 
     def _missing_worker(self, chain: RunTarget, description: Description) -> str:
-        """Return the end of a sentence about the worker that a run needs and that is not there, or "" if none is."""
+        """Return the end of a sentence, or ""."""
         queued = [activity for activity in description.activities if activity.owner is None]
         # A run that waits for a message or a time needs none, and one that is due for long has it in `waiting_for`.
         if (description.status != Status.PENDING and not queued) or any(
@@ -474,10 +469,7 @@ def available_messages(run: Instance) -> list[AvailableMessage]:
 
 
 def _step_events(run: Instance, code: type[GraphWorkflow]) -> list[AvailableMessage]:
-    """Return a message for each event that a waiting step of the graph class ``code`` accepts from outside.
-
-    Events of timers are left out, because they fire by themselves.
-    """
+    """Return the events from outside that waiting steps accept. Timers fire by themselves, so theirs are left out."""
     published = run.published_state
     waiting = None
     if isinstance(published, dict):
@@ -638,7 +630,6 @@ def wait_noun(wait: Mapping[str, Any], code: Any) -> str:
 
 
 def _step_label(code: Any, key: str) -> object:
-    """Return the label that the code of a step declares, or None; ``code`` and ``key`` are those of ``step_title``."""
     if isinstance(code, type) and issubclass(code, GraphWorkflow):
         return next((step.label for step in code.graph() if key_of(step) == key), None)
     return None

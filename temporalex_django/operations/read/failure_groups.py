@@ -112,10 +112,10 @@ def _largest(groups: Iterable[FailureGroup]) -> list[FailureGroup]:
 def _grouped(
     rows: QuerySet[Any], keys: tuple[str, str], *, scans: bool = False, **figures: Any
 ) -> list[dict[str, Any]]:
-    """Return the groups of ``rows`` with the same values of two columns: the values, ``count``, and ``figures``.
+    """Return the groups of equal values of two columns. ``is_bounded`` says if there may be more rows than ``count``.
 
-    Rows are counted up to a bound; ``is_bounded`` says if there may be more. An index of the two columns finds further
-    groups behind a large one, unless ``scans`` says that there is none. One read, unless there are very many rows.
+    An index of the columns finds groups behind a large one, unless ``scans`` says that there is none. One read, unless
+    there are very many rows.
     """
     rows = rows.order_by().annotate(**{f"of_{name}": expression for name, (_kind, expression) in figures.items()})
     aggregates = {name: kind(f"of_{name}") for name, (kind, _expression) in figures.items()}
@@ -136,10 +136,7 @@ def _grouped(
 
 
 def _keys(rows: QuerySet[Any], first: str, second: str) -> Iterator[dict[str, Any]]:
-    """Yield the pairs of values of two columns that occur in ``rows``, by an index of these columns.
-
-    Each pair takes one probe of the index, so a group of many rows costs no more than a small one.
-    """
+    """Yield pairs of values, each by one probe of the index, so that a large group costs no more than a small one."""
     rows = rows.filter(**{f"{second}__isnull": False}).order_by(first, second).values(first, second)
     key = rows.first()
     for _number in range(_MAX_KEYS):
@@ -173,10 +170,7 @@ def _parse(text: Any) -> datetime | None:
 
 
 def _failed_and_blocked_runs(alias: str, runs: QuerySet[Instance], now: datetime) -> Iterator[FailureGroup]:
-    """Yield the groups of failed runs and those of blocked ones, except those that wait for a switch.
-
-    One read, unless there are very many blocked runs.
-    """
+    """Leave out runs that wait for a switch. One read, unless there are very many blocked runs."""
     # Take the newest ids first, from an index of failed runs, and compare times only for those. Run ids sort by time,
     # so the bound costs no scan however many runs have failed over the years.
     stored = Instance.objects.using(alias).order_by()
@@ -219,7 +213,6 @@ def _read_run_groups(stored: QuerySet[Instance], run_ids: QuerySet[Any]) -> list
 
 
 def _run_group(row: Any, *, is_bounded: bool) -> FailureGroup:
-    """Return the group of failed or blocked runs of a row of ``_failed_and_blocked_runs``."""
     counted = {
         "workflow": row["workflow"],
         "example": row["example"],

@@ -162,11 +162,7 @@ def open_runs(alias: str, runs: Runs) -> QuerySet[Instance]:
 
 
 def _due_runs(alias: str, runs: Runs, live: LiveWorkers, late_before: datetime) -> Iterator[DueRuns]:
-    """Yield groups of runs that have been due, or have had an unread message, since before ``late_before``.
-
-    A group says if one of the workers of ``live`` can claim its runs. Blocked and paused runs are left out, because
-    they wait for a person to correct or unpause them.
-    """
+    """Yield runs that are due or unread for too long, without blocked and paused ones, which wait for a person."""
     unread_chains = (
         Message.objects.using(alias).filter(fresh=True, settled=False, created_at__lt=late_before).values("chain")
     )
@@ -180,7 +176,7 @@ def _due_runs(alias: str, runs: Runs, live: LiveWorkers, late_before: datetime) 
 
 
 def _stopped_runs(alias: str, runs: Runs) -> Iterator[StoppedRuns]:
-    """Yield groups of runs whose class is switched off, and then groups of paused runs, by class."""
+    """Yield groups of runs whose class is off, then of paused runs."""
     current_runs = open_runs(alias, runs).order_by()
     rows: Any = current_runs.filter(blocked__isnull=False, blocked__code=WorkflowSwitchedOff.code).values("workflow")
     for row in rows.annotate(count=Count("pk"), example=Max("workflow_id"))[:_MAX_GROUPS]:
@@ -194,7 +190,7 @@ def _stopped_runs(alias: str, runs: Runs) -> Iterator[StoppedRuns]:
 def _unclaimed_activities(
     alias: str, runs: Runs, live: LiveWorkers, late_before: datetime
 ) -> Iterator[UnclaimedActivities]:
-    """Yield groups of activities that have been due since before ``late_before`` and that no live worker can run."""
+    """Yield groups of overdue activities that no live worker can run."""
     tasks = ActivityTask.objects.using(alias)
     if runs is not None:
         tasks = tasks.filter(run__in=runs)
@@ -209,10 +205,7 @@ def _unclaimed_activities(
 
 
 def _failed_messages(alias: str, runs: Runs) -> Iterator[FailedMessages]:
-    """Yield groups of signals whose handler failed, and of updates whose validator raised an error.
-
-    ``runs`` restricts the current runs of their chains; None means all.
-    """
+    """Yield signals whose handler failed, and updates whose validator raised."""
     visible_runs = runs_or_all(runs, alias=alias)
     for kind, status in (("signal", "failed"), ("update", FAULT)):
         failed_runs: Any = visible_runs.order_by().filter(
@@ -227,10 +220,7 @@ def _failed_messages(alias: str, runs: Runs) -> Iterator[FailedMessages]:
 
 
 def _undecidable_tasks(alias: str, runs: Runs) -> Iterator[UndecidableTasks]:
-    """Yield groups of human tasks that nobody may decide: four eyes exclude every candidate, or none is there.
-
-    Only the oldest open tasks are examined.
-    """
+    """Yield tasks that four eyes or absence let nobody decide. Only the oldest open tasks are examined."""
     open_tasks = HumanTask.objects.using(alias).open()
     if runs is not None:
         open_tasks = open_tasks.filter(run__in=runs.order_by().values("pk"))
@@ -254,7 +244,7 @@ def _undecidable_tasks(alias: str, runs: Runs) -> Iterator[UndecidableTasks]:
 
 
 def _overdue_tasks(alias: str, runs: Runs, now: datetime) -> Iterator[OverdueTasks]:
-    """Yield groups of human tasks that ended in the last day because nobody had decided in time."""
+    """Yield groups of tasks that ended in the last day because nobody had decided in time."""
     tasks: Any = HumanTask.objects.using(alias).filter(ending=Ending.OVERDUE, closed_at__gte=now - _OVERDUE_PERIOD)
     if runs is not None:
         tasks = tasks.filter(run__in=runs.order_by().values("pk"))
@@ -265,10 +255,7 @@ def _overdue_tasks(alias: str, runs: Runs, now: datetime) -> Iterator[OverdueTas
 
 
 def _outgoing_messages(alias: str, runs: Runs, now: datetime) -> Iterator[OutgoingMessages]:
-    """Yield the outgoing messages that should have been sent for a while, by destination.
-
-    One read, if there are none.
-    """
+    """Yield the overdue messages by destination. One read, if there are none."""
     rows = Outbox.objects.using(alias)
     if runs is not None:
         rows = rows.filter(chain__in=runs.values("chain"))

@@ -147,7 +147,7 @@ def with_cause(runs: Runs, cause: str) -> Runs:
 
 
 def _switched_off_names(kind: str, alias: str) -> QuerySet[Any]:
-    """Return a subquery of the names that are switched off; ``kind`` is "queue", "activity", "workflow" or "hold"."""
+    """Return a subquery of names; ``kind`` is "queue", "activity", "workflow" or "hold"."""
     return SwitchedOff.objects.using(alias).filter(kind=kind).order_by().values("name")
 
 
@@ -172,26 +172,22 @@ def waiting_for(runs: Runs, kind: str) -> Runs:
 
 
 def _due_run_ids(alias: str) -> QuerySet[Any]:
-    """Return a subquery of the ids of runs that continue by themselves, now or later; an index finds them."""
+    """Return a subquery of runs that continue by themselves, now or later; an index finds them."""
     return Chain.objects.using(alias).filter(due_at__isnull=False).order_by().values("run_id")
 
 
 def _run_ids_with_activities(alias: str) -> QuerySet[Any]:
-    """Return a subquery of the ids of runs that have activities without a result."""
     return ActivityTask.objects.using(alias).order_by().values("run_id")
 
 
 def _run_ids_with_children(alias: str) -> QuerySet[Any]:
-    """Return a subquery of the ids of runs that have open child runs; an index of child runs finds them."""
+    """Return a subquery of the parents of open runs, by an index of child runs."""
     children = Instance.objects.using(alias).filter(parent_run__isnull=False, closed_at__isnull=True)
     return children.order_by().values("parent_run_id")
 
 
 def _stopped_run_ids(alias: str) -> QuerySet[Any]:
-    """Return a subquery of the ids of blocked and paused runs; indexes find them.
-
-    Callers combine it with the runs that are due, because a stopped run is never due, even if its wait is over.
-    """
+    """Return a subquery by indexes. Combine it with due runs: a stopped run is never due."""
     run_ids = Instance.objects.using(alias).order_by().values("pk")
     return run_ids.filter(blocked__isnull=False).union(run_ids.filter(paused__isnull=False)).order_by()
 
@@ -282,21 +278,13 @@ def with_attributes(runs: Runs, conditions: Sequence[SearchCondition]) -> Runs:
 
 
 def _condition_on(condition: SearchCondition, *, row: str = "", alias: str) -> Q:
-    """Return the comparison of a search condition with the columns of an attribute row.
-
-    ``row`` is the prefix of these columns in the query, such as ``searched_0__``; empty if the query is about
-    attributes.
-    """
+    """Compare the columns of an attribute row, whose prefix ``row`` is empty in a query about attributes."""
     value = Decimal(condition.value) if condition.column == "number" else condition.value
     return _comparison(f"{row}{condition.column}", condition.operator, value, alias=alias)
 
 
 def _comparison(column: str, operator: str, value: Any, *, alias: str) -> Q:
-    """Return the condition that compares a column with a value.
-
-    ``operator`` is a lookup of Django such as ``gte``, or "prefix" for text that begins with the value. An empty
-    operator means that column and value must be equal.
-    """
+    """Compare by a lookup such as ``gte``, by "prefix", or for equality if ``operator`` is empty."""
     if operator != "prefix":
         return Q(**{f"{column}__{operator}" if operator else column: value})
     if not connections[alias].features.has_case_insensitive_like:
@@ -309,10 +297,7 @@ def _comparison(column: str, operator: str, value: Any, *, alias: str) -> Q:
 
 
 def _upper_bound(prefix: str) -> str:
-    """Return the first text that sorts after all texts with this prefix, for a search by a range.
-
-    The result is empty if there is no such text.
-    """
+    """Return the first text that sorts after all texts with this prefix, or "" if there is none."""
     stem = prefix.rstrip(chr(sys.maxunicode))
     if not stem:
         return ""
@@ -372,11 +357,7 @@ def _all_runs(runs: Runs) -> Runs:
 
 
 def _first_id(moment: datetime, margin: timedelta) -> UUID:
-    """Return a run id that sorts before the ids of all runs that start ``margin`` after ``moment`` or later.
-
-    Run ids sort by the time of the start, so this id bounds a search. With a negative margin, the bound is before
-    ``moment``. The result is a valid id for a moment in any year.
-    """
+    """Return a valid id for any year that sorts before all runs that start ``margin`` after ``moment`` or later."""
     milliseconds = int((moment.timestamp() + margin.total_seconds()) * 1000)
     return UUID(int=min(max(milliseconds, 0), _MAX_MILLISECONDS - 1) << 80)
 
@@ -474,11 +455,7 @@ def limit_to_range(runs: Runs, order: str, at: datetime | None, *, rows: int) ->
 
 
 def _first_time(alias: str, *, newest: bool) -> datetime:
-    """Return the time from which on a list of runs that is sorted by the time of closing has to be read.
-
-    With ``newest`` (the newest runs first) this is now. Else it is when the first run was started, because no run
-    closed before that.
-    """
+    """Return the time from which to read a list by closing: now, or the first start, before which no run closed."""
     created = Instance.objects.using(alias).order_by("pk").values_list("created_at", flat=True)
     return (None if newest else created.first()) or timezone.now()
 

@@ -173,10 +173,7 @@ class RunStateLoader:
         return []
 
     def _load_switches(self, runs: Sequence[Instance]) -> SwitchViews:
-        """Read what is switched off, if the state of a run may depend on it; return the switches by kind, name and key.
-
-        One statement if something waits for a worker, and an empty dict without a read otherwise.
-        """
+        """Read the switches by kind, name and key. One statement if something waits for a worker, otherwise none."""
         has_waiting_tasks = any(
             task.owner is None and not task.atomic for tasks in self.tasks.values() for task in tasks
         )
@@ -188,10 +185,7 @@ class RunStateLoader:
         return load_switches(str(self.alias), now=self.now)
 
     def _due_since(self, run: Instance) -> datetime | None:
-        """Return the time since which a started run has been waiting for a worker to claim it.
-
-        Returns None if the run waits for no worker, or has waited only for the few seconds that a live worker may need.
-        """
+        """Return since when a started run waits for a worker, unless it is only the few seconds that one may need."""
         if run.started_at is None or run.blocked or run.paused or run.chain.run_id != run.pk:
             return None
         unread_since = None
@@ -212,10 +206,7 @@ class RunStateLoader:
         return (run.started_at is None and run.begins_at <= self.now) or run.pk in self.due_times
 
     def _load_ends(self, runs: Sequence[Any]) -> dict[UUID, _RunEnd]:
-        """Return how the closed runs ended, by run id: the closing attributes, the person and their reason.
-
-        Nothing is read if the runs have the annotations of ``annotate_ends``.
-        """
+        """Return the ends by run id. Nothing is read if the runs have the annotations of ``annotate_ends``."""
         if not runs:
             return {}
         if self.preloaded is not None:
@@ -275,10 +266,7 @@ class RunStateLoader:
         )
 
     def _count_failed_messages(self, run: Instance) -> int:
-        """Return the number of signals of the chain whose handler failed.
-
-        A page of runs reads none: there it is the annotation of ``annotate_failed_messages``, or 0.
-        """
+        """Count signals of the chain whose handler failed. A page of runs reads none: it has an annotation, or 0."""
         if self.preloaded is not None:
             return self.preloaded.failed_messages
         if self.with_details:
@@ -316,14 +304,11 @@ class RunStateLoader:
         return self.live_workers.missing_worker(workflow=run.workflow, version=run.version, queue=run.queue)
 
     def _is_late(self, run: Instance) -> bool:
-        """Return True if the run has waited for a worker for so long that its summary should say that none is there."""
+        """Return True if the run has waited so long that its summary should say that no worker is there."""
         return run.pk in self.due_times or (run.started_at is None and self.now - run.begins_at >= DUE_GRACE_PERIOD)
 
     def _build_waits(self, run: Instance, code: Any, redactor: Redactor) -> list[WaitView]:
-        """Return a ``WaitView`` for each thing that the run waits for.
-
-        If it waits only for a child run, the view contains the summary of that child.
-        """
+        """Show the summary of the child, if the run waits only for a child."""
         waits = [_build_wait(wait, run, code, redactor) for wait in run.waits or ()]
         if not self.with_details or len(waits) != 1 or waits[0].kind != "child" or self.tasks.get(run.pk):
             return waits
@@ -340,7 +325,6 @@ class RunStateLoader:
         return [replace(waits[0], place=child_summary.short_text)]
 
     def _find_child(self, run: Instance, seq: Any) -> Instance | None:
-        """Return the newest run of the child that the run started with its command number ``seq``, or None."""
         if self.preloaded is not None:
             return next((child for child in self.preloaded.children if child.parent_seq == seq), None)
         children = Instance.objects.using(self.alias).filter(parent_run_id=run.pk, parent_seq=seq)
@@ -446,15 +430,12 @@ class RunStateLoader:
 
 
 def _has_end_reason(run: Instance) -> bool:
-    """Return True if the summary of a run says why it ended, or shows a part of its result."""
+    """Return True if the summary says why the run ended, or shows a part of its result."""
     return run.status in STATUSES_WITH_REASON or (run.status == "completed" and bool(_summary_fields(run)))
 
 
 def _failed_title(closing: Mapping[str, Any], code: Any) -> str:
-    """Return the title of the step or activity that failed a run, or an empty text if none did.
-
-    ``closing`` has the attributes of the run's last event, and ``code`` is the class of the run, or None.
-    """
+    """Return the title of the step or activity that failed the run, or "". ``closing`` is its last event."""
     if step := closing.get("step"):
         return describe.step_title(code, str(step))
     if activity := closing.get("activity"):
@@ -463,10 +444,7 @@ def _failed_title(closing: Mapping[str, Any], code: Any) -> str:
 
 
 def _passed_limit(closing: Mapping[str, Any], run: Instance) -> float | None:
-    """Return the timeout in seconds that ended a run, or None if no timeout did.
-
-    ``closing`` has the attributes of the run's last event.
-    """
+    """Return the timeout in seconds that ended the run. ``closing`` has the attributes of its last event."""
     timeout = closing.get("timeout")
     if timeout == "run_timeout":
         return run.run_timeout
@@ -480,10 +458,7 @@ def _is_stopped_by_switch(run: Instance) -> bool:
 
 
 def _without_failure_text(activity: OpenActivity) -> OpenActivity:
-    """Return a copy of the activity without the message of its last failure.
-
-    The message may quote payloads that the reader may not see.
-    """
+    """Drop the message of the last failure, which may quote payloads that the reader may not see."""
     failure = activity.last_failure
     if failure is None:
         return activity
@@ -491,11 +466,7 @@ def _without_failure_text(activity: OpenActivity) -> OpenActivity:
 
 
 def _failure_text(closing: Mapping[str, Any], redactor: Redactor) -> str:
-    """Return the text that says why a run failed, as far as ``redactor`` shows it.
-
-    ``closing`` has the attributes of the run's last event. The text is the failure of an activity, the reason that the
-    code gave, or the exception that it raised. If payloads are hidden, it is only the type of the failure.
-    """
+    """Return why a run failed: the failure of an activity, a reason or an exception; only the type without payloads."""
     kind = str(closing.get("type") or "")
     if not redactor.shows_payloads:
         return kind
@@ -514,7 +485,6 @@ def _failure_text(closing: Mapping[str, Any], redactor: Redactor) -> str:
 
 
 def _summary_fields(run: Instance) -> Sequence[str]:
-    """Return the names of the fields of a result that the class declares for its summary; empty without the class."""
     return getattr(describe.class_or_none(run.workflow, run.version), "summary", ())
 
 
@@ -532,10 +502,6 @@ def _parse_time(text: object) -> datetime | None:
 
 
 def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Redactor) -> WaitView:
-    """Convert ``wait``, an entry of the column ``waits`` of the run, to a ``WaitView``.
-
-    ``code`` is the class of the run, or None. ``redactor`` hides a title that may quote payloads.
-    """
     return WaitView(
         kind=wait.get("kind", "other"),
         title=describe.wait_title(wait, code, redactor),
@@ -550,7 +516,7 @@ def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Red
 
 
 def _throttle_of(run: Instance) -> tuple[int, float] | None:
-    """Return the throttle that delays the begin of a run, as ``(count, seconds)``; None if there is none."""
+    """Return ``(count, seconds)`` of the throttle that delays the begin."""
     limit = run.start_limit or {}
     if "count" not in limit:
         return None

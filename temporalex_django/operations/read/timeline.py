@@ -123,7 +123,7 @@ def rows_of_run(target: RunTarget, *, redactor: Redactor, storage: DjangoStorage
 
 
 def _told_rows(target: RunTarget, *, redactor: Redactor, storage: DjangoStorage) -> list[TimelineRow] | None:
-    """Return all rows of the timeline of a run on a cluster, or None for a run whose events are rows."""
+    """Return all rows of a run on a cluster, or None for a run whose events are rows."""
     events = history_of(target, storage=storage)
     return None if events is None else build_rows(map(redactor.redact_event, events))
 
@@ -157,12 +157,11 @@ def _run_events(run: UUID, alias: str) -> QuerySet[HistoryEvent]:
 
 
 def _sorted_events(page_events: Iterable[Event]) -> list[Event]:
-    """Return the events sorted by their numbers, without duplicates."""
     return [event for _number, event in sorted({event.number: event for event in page_events}.items())]
 
 
 def _row_keys(page_events: list[Event]) -> tuple[set[tuple[str, Any]], set[tuple[str, Any]]]:
-    """Return two sets of keys: of timeline rows that start among the events, and of rows that end there."""
+    """Return the keys of rows that start among the events, and of rows that end there."""
     starts = {row_key(event) for event in page_events if is_first_event(event)}
     return starts, {row_key(event) for event in page_events if is_end_event(event)}
 
@@ -170,7 +169,7 @@ def _row_keys(page_events: list[Event]) -> tuple[set[tuple[str, Any]], set[tuple
 def _earlier_starts(
     events: QuerySet[HistoryEvent], first: int, page_events: list[Event], redactor: Redactor
 ) -> Iterator[Event]:
-    """Yield the events before the number ``first`` that start the timeline rows which end in ``page_events``."""
+    """Yield the events before ``first`` that start the rows which end in ``page_events``."""
     starts, ends = _row_keys(page_events)
     missing = ends - starts
     # Restrict the search to kinds that can start one of these rows, so that a long history is not read whole.
@@ -187,10 +186,7 @@ def _earlier_starts(
 def _later_ends(
     events: QuerySet[HistoryEvent], last: int, page_events: list[Event], redactor: Redactor
 ) -> Iterator[Event]:
-    """Yield the events after the event number ``last`` that end the rows which ``page_events`` start.
-
-    The event that closes the run is one of them, with the signals that no code has consumed by then.
-    """
+    """Yield the events after ``last`` that end the rows of ``page_events``. The close ends unread signals, too."""
     unfinished_rows = [row for row in build_rows(page_events) if not row.is_finished or row.kind == "signal"]
     if not unfinished_rows:
         return
@@ -212,10 +208,7 @@ def _later_ends(
 
 
 def _unread_signals(events: QuerySet[HistoryEvent], page_events: list[Event], redactor: Redactor) -> Iterator[Event]:
-    """Yield the signals that no code has consumed in a closed run, newest first.
-
-    They are read only if the event that closes the run is in ``page_events``: it has the name of each such signal.
-    """
+    """Yield signals that no code has consumed, newest first, if ``page_events`` has the close, which names them."""
     remaining = Counter(str(name) for event in page_events for name in event.attributes.get("never_consumed") or ())
     signals = events.filter(kind="SignalReceived")
     for row in _read_batches(signals, page_events[-1].number, backwards=True) if remaining else ():
@@ -229,10 +222,7 @@ def _unread_signals(events: QuerySet[HistoryEvent], page_events: list[Event], re
 
 
 def _read_batches(events: QuerySet[HistoryEvent], bound: int, *, backwards: bool = False) -> Iterator[HistoryEvent]:
-    """Yield the history events after the number ``bound``; with ``backwards``, those before it, newest first.
-
-    They are read in batches that grow, up to a size in bytes.
-    """
+    """Read in batches that grow, up to a size in bytes. Backwards means newest first."""
     count, lookup = _FIRST_BATCH_SIZE, "lt" if backwards else "gt"
     ordered_events = events.order_by("-seq" if backwards else "seq")
     while True:

@@ -122,10 +122,7 @@ class Move(RunAction[MoveOutcome]):
         )
 
     def _move(self) -> str | None:
-        """Move the run to the other version in the open transaction, or return the reason why that is impossible.
-
-        If it returns a reason, the caller has to roll back.
-        """
+        """Move in the open transaction, or return the reason why not; the caller then has to roll back."""
         target = self.target
         if target.backend == TEMPORAL:
             return str(self.cluster_refusal())
@@ -150,11 +147,7 @@ class Move(RunAction[MoveOutcome]):
         return None
 
     def _key_conflict(self, run: RunState) -> str | None:
-        """Reserve the id of the run in the other version of its class, or return the reason why that is impossible.
-
-        This matters only for classes whose ids are unique per version: an open run of the other version may have the
-        id.
-        """
+        """Reserve the id if it is unique per version, or return the reason: an open run of that version may have it."""
         unique = self.new_class.unique
         if unique is None or unique.scope != "version":
             return None
@@ -197,10 +190,7 @@ class Move(RunAction[MoveOutcome]):
         self._notify_new_queue(run)
 
     def _class_columns(self) -> dict[str, Any]:
-        """Return the columns of the run that its new class determines, by name, such as its tags and timeouts.
-
-        Tags that the run was started with are kept.
-        """
+        """Return the columns that the new class determines. Tags from the start of the run are kept."""
         old_class = self.target.workflow_class
         own_tags = [tag for tag in self.target.row.tags or () if old_class is None or tag not in old_class.tags]
         options = fork_options(self.new_class, tags=own_tags)
@@ -240,10 +230,7 @@ class Cancel(OperatorRunAction[None]):
 
     # None of the code of a run has run before it begins, so there is nothing to clean up.
     def _close_before_begin(self) -> bool:
-        """Close the run as cancelled if it has not begun and begins later; return True if this was done.
-
-        None of its code has run, so there is nothing to clean up.
-        """
+        """Cancel a run that has not begun and begins later. No code ran, so nothing needs cleanup."""
         target, storage = self.target, self.storage
         if target.status != Status.PENDING or target.closed or target.row.starts_at is None:
             return False
@@ -605,7 +592,6 @@ class SkipTimer(OperatorRunAction[None]):
 
 
 def _was_fired(run: Instance, seq: int) -> bool:
-    """Return True if somebody has fired the timer with that number before it was due."""
     # The message has an id that is derived from the timer, so a second skip finds the first one.
     messages = Message.objects.using(run._state.db)  # noqa: SLF001 - Django documents it
     return messages.filter(chain_id=run.chain_id, request_id=skip_message_id(run.pk, seq)).exists()

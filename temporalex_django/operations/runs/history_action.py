@@ -173,10 +173,9 @@ class ReplayFromAction(OperatorRunAction[T]):
         return plan, code
 
     def _later_histories(self, first_run_id: UUID) -> Iterator[Sequence[HistoryEvent]]:
-        """Yield the histories of the runs that followed ``first_run_id`` by continue-as-new, oldest first.
+        """Yield the histories of later runs, oldest first, whose messages are delivered again. One read for each.
 
-        Messages that these runs have read are delivered to the new run again. One read for each. Raises
-        ``ActionNotPossible`` for too many runs and, if the operation is a reset, for a run that was reset.
+        Raises ``ActionNotPossible`` for too many runs, and in a reset for a run that was reset.
         """
         runs = Instance.objects.using(self.storage.alias).filter(chain_id=self.target.chain_id, pk__gte=first_run_id)
         try:
@@ -476,10 +475,7 @@ def replay_limit(events: int, *, maximum: float | None = None) -> float | None:
 
 
 def _build_comparison(difference: ReplayDifference, event: HistoryEvent, redactor: Redactor) -> InputComparison:
-    """Convert a difference to an ``InputComparison`` with two redacted values.
-
-    They are redacted as the history redacts the input of ``event``, the event at which the inputs differ.
-    """
+    """Redact both values as the history redacts the input of ``event``."""
     if difference.kind == "duration":
         return InputComparison(difference=difference, recorded=difference.recorded, produced=difference.produced)
     recorded, produced = (
@@ -490,7 +486,7 @@ def _build_comparison(difference: ReplayDifference, event: HistoryEvent, redacto
 
 
 def _redact_payload(payload: Any, keys: Sequence[str | int], event: HistoryEvent, redactor: Redactor) -> Any:
-    """Redact ``payload``, the part of the input of ``event`` at the path ``keys``, as the whole input is redacted."""
+    """Redact the part at ``keys`` as the whole input is redacted."""
     # Redaction goes by paths of names. Rebuild the path around the value, redact it, and take the value out again.
     names = [key for key in keys if isinstance(key, str)]
     for name in reversed(names):

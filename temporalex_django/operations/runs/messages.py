@@ -116,10 +116,7 @@ class SendSignal(RunAction[None]):
                 self.record(target.audit_subject, signal=name)
 
     def _was_read(self, message_id: str, fingerprint: MessageFingerprint) -> bool:
-        """Return True if the run received the message of that id before it closed.
-
-        Raises ``MessageIdTaken`` if the id belongs to a message with other content than ``fingerprint``.
-        """
+        """Return True if the message was read before the close. Raises ``MessageIdTaken`` for other content."""
         if (earlier_message := find_message(self.target.chain_id, message_id, storage=self.storage)) is None:
             return False
         earlier_message[1].require_same(message_id, fingerprint, exact=self.exact)

@@ -384,10 +384,7 @@ class OperatorRunAction(RunAction[T]):
 
 
 def _first_refused(user: Person, run: Instance | None, *operations: Operation) -> Operation | None:
-    """Return the first of the operations that the access policy refuses to this user, or None.
-
-    ``run`` is the run that they want to operate; None asks about runs in general.
-    """
+    """Return the first refused operation. Without a run, the question is about runs in general."""
     run_operations = operations if run is None else [operation.of(run) for operation in operations]
     return next((operation for operation in run_operations if not policy().allows(user, operation)), None)
 

@@ -109,10 +109,9 @@ class Start(Action[RunTarget]):
             return self._insert_or_resolve(new_start)
 
     def _insert(self, new_start: NewStart) -> RunTarget:
-        """Insert the run and its audit row, and return the ``RunTarget``.
+        """Insert the run and its audit row. A user who may not see a run with the id gets ``ActionNotPermitted``.
 
-        Raises ``AlreadyRunning`` if an open run has the id, and ``AlreadyEnded`` if a closed one has it and the request
-        does not allow that. A user who may not see that run gets ``ActionNotPermitted`` instead.
+        Others get ``AlreadyRunning``, or ``AlreadyEnded`` if a closed run has it and the request does not allow that.
         """
         may_repeat, throttle = self.request.on_closed == "allow", self.request.parsed_throttle
         try:
@@ -166,10 +165,7 @@ class Start(Action[RunTarget]):
         return self.target
 
     def _require_reusable(self, new_start: NewStart, *, besides: UUID | None = None) -> None:
-        """Raise ``AlreadyEnded`` if an ended run has the id, and ``on_closed`` of the request forbids to use it again.
-
-        ``besides`` is a chain that is not considered.
-        """
+        """Raise ``AlreadyEnded`` if ``on_closed`` forbids to use the id again. ``besides`` is a chain to ignore."""
         require_reusable(
             last_ended_status(new_start, storage=self.storage, besides=besides),
             self.request.on_closed,
@@ -178,10 +174,9 @@ class Start(Action[RunTarget]):
         )
 
     def _insert_or_resolve(self, new_start: NewStart) -> RunTarget:
-        """Insert the run in the open transaction, or apply ``on_conflict`` to the open run that has its id.
+        """Insert the run or apply ``on_conflict``. It is tried a few times: others start and end runs meanwhile.
 
-        Other callers may start or end a run with the id between two statements, so this is tried a few times. The
-        unique index of the open keys decides in the end.
+        The unique index of the open keys decides in the end.
         """
         has_failed = False
         for tries_left in reversed(range(_MAX_TRIES)):
@@ -211,10 +206,7 @@ class Start(Action[RunTarget]):
         raise AssertionError("the last try returns or raises")
 
     def _replace_input(self, new_start: NewStart) -> RunTarget | None:
-        """Debounce: give the input of this start to the run with the id that has not begun, and return that run.
-
-        Returns None if there is no such run.
-        """
+        """Debounce: give the input to a run that has not begun, and return that run, or None."""
         sender = self.by.sender
         replace_input = replace_waiting_input if self.backend is None else self.backend.replace_input
         ids = replace_input(new_start, sender, storage=self.storage)
@@ -225,7 +217,6 @@ class Start(Action[RunTarget]):
         return self.note_started(new_start, ids, outcome=self.outcome)
 
     def _find_open(self, new_start: NewStart) -> RunTarget | None:
-        """Return the open run of the class that has the business id of ``new_start``, or None."""
         version = new_start.version if new_start.scope == "version" else None
         try:
             target = find_run(new_start.workflow_id, storage=self.storage, workflow=new_start.workflow, version=version)
@@ -236,10 +227,7 @@ class Start(Action[RunTarget]):
         return target
 
     def _use(self, open_run: RunTarget) -> RunTarget:
-        """Return ``open_run`` instead of a new run, because the request has ``on_conflict="use_existing"``.
-
-        Writes the audit row. Raises ``ActionNotPermitted`` if the user may not look at that run.
-        """
+        """Write the audit row. Raises ``ActionNotPermitted`` if the user may not look at that run."""
         access.require_access(self.by.user, access.VIEW, alias=self.storage.alias, run=open_run.row)
         self.outcome, self.target = "existing", open_run
         self.record(open_run.audit_subject, outcome=self.outcome)
@@ -350,7 +338,7 @@ def refused_start_operation(user: Person, cls: type[Workflow]) -> access.Operati
 
 
 def _start_operations(cls: Any) -> Iterator[access.Operation]:
-    """Yield the operations that the access policy must allow before a run of that class is created."""
+    """Yield the operations that the access policy must allow before the run is created."""
     operation = access.Operation(action=Start.name, permission=f"{APP}.{Start.permission}", workflow=cls.name)
     yield operation
     if cls.start_permission is not None:
@@ -415,12 +403,8 @@ def start_many(requests: Sequence[StartRequest], *, by: Actor = CODE) -> list[St
 def _insert_plain(
     starts: Sequence[Start], new_starts: Sequence[NewStart], results: list[Start | AlreadyRunning]
 ) -> None:
-    """Insert the runs of the starts that have no policy (``on_conflict``, ``on_closed``, a throttle or a debounce).
-
-    The three lists correspond: ``new_starts[i]`` is what ``starts[i]`` inserts, and ``results[i]`` is its result. The
-    result becomes an ``AlreadyRunning`` if an open run has the id. Takes few statements for each backend.
-    """
-    for backend in {start.backend for start in starts}:
+    """Insert starts without a policy, in few statements for each backend. The lists correspond by index."""
+    for backend in dict.fromkeys(start.backend for start in starts):
         numbers = [
             number for number, start in enumerate(starts) if start.backend is backend and not start.request.has_policy
         ]

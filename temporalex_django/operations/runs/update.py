@@ -167,11 +167,7 @@ class RequestAction(RunAction[Any]):
             ) from None
 
     def _redact_answer(self, value: Any) -> Any:
-        """Return the answer of the update as the sender may see it.
-
-        If the access policy raises, the answer is hidden. The update has taken effect, and an error would look as if it
-        had not.
-        """
+        """Hide the answer if the access policy raises: the update has taken effect, and an error would deny that."""
         try:
             return self._redactor.redact_answer(value, message_name=self.message)
         except Exception as exc:  # noqa: BLE001 - a policy is the project's own
@@ -199,10 +195,7 @@ class RequestAction(RunAction[Any]):
 
     @property
     def _redactor(self) -> Redactor:
-        """The redactor that hides parts of the answer from the sender.
-
-        Answers for code, even if it sends in the name of a user, are not redacted.
-        """
+        """The redactor of the answer. Answers for code are not redacted, even in the name of a user."""
         user = self.by.user
         if user is None or self.by.source == CODE.source:
             return UNREDACTED
@@ -276,7 +269,7 @@ def record_update(workflow: str) -> Iterator[None]:
 
 
 def _outcome_of(error: BaseException) -> str:
-    """Return the outcome in the metrics of an update that raised ``error``; "" if it was not sent at all."""
+    """Return the outcome in the metrics; "" for an update that was not sent at all."""
     # The subclasses of ``UpdateRejected`` say why a run takes no updates now.
     if type(error) is UpdateRejected:
         return "rejected"
@@ -328,10 +321,7 @@ def read_outcome(target: RunTarget, update: str, update_id: str, *, storage: Dja
 
 
 def _redact_for_sender(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
-    """Return the outcome of an update as its sender may see it.
-
-    The message of a failure is redacted, because it may quote values that the class hides.
-    """
+    """Redact the message of a failure, which may quote values that the class hides."""
     if outcome is None or outcome.status != "failed" or not isinstance(outcome.value, dict):
         return outcome
     return Outcome(
@@ -341,10 +331,7 @@ def _redact_for_sender(outcome: Outcome | None, redactor: Redactor) -> Outcome |
 
 
 def _redact_for_others(outcome: Outcome | None, redactor: Redactor) -> Outcome | None:
-    """Return the outcome of an update as a user who did not send it may see it.
-
-    The message and the reason of a failure or rejection are redacted, because both may quote payloads.
-    """
+    """Redact message and reason of a failure or rejection, which may quote payloads."""
     if outcome is None or outcome.status not in ("failed", "rejected"):
         return outcome
     failure = outcome.value or {}

@@ -221,7 +221,7 @@ def open_slots_before(rows: Iterable[ScheduleSlot], *, alias: str) -> dict[int, 
 def _describe_slot(
     slot: SlotRecord, with_run: SlotRecord, runs: dict[Any, Instance], *, sees_all: bool
 ) -> SlotDescription:
-    """Return the description of a slot; ``with_run`` is the slot whose run it shows, nearly always itself."""
+    """Describe a slot; ``with_run`` is the slot whose run it shows, nearly always itself."""
     run = runs.get(with_run.chain_id)
     run_id = status = None
     # The run of a slot may have been deleted; its id is of use then, too.
@@ -406,7 +406,7 @@ def _problem(
 
 
 def _overdue(rows: QuerySet[Schedule], now: datetime) -> Iterator[ScheduleProblem]:
-    """Yield one problem for all schedules that no worker fires, since one cause makes them all overdue."""
+    """Yield one problem for all schedules, since one cause makes them all overdue."""
     late_rows = rows.filter(next_at__lt=now - _OVERDUE_PERIOD).order_by("next_at")
     if first := late_rows.first():
         yield _problem("overdue", first, count=late_rows.count(), since=first.next_at)
@@ -418,7 +418,7 @@ def _ahead(rows: QuerySet[Schedule], now: datetime) -> Iterator[ScheduleProblem]
 
 
 def _without_code(rows: QuerySet[Schedule], live: LiveWorkers) -> Iterator[ScheduleProblem]:
-    """Yield a problem for each workflow class that this process lacks, or whose runs no live worker can take."""
+    """Yield a problem for each class that this process lacks, or whose runs no live worker can take."""
     groups = rows.order_by("workflow").values("workflow").annotate(count=Count("pk"), example=Min("name"))
     for group in groups[:_LIMIT]:
         about = {"schedule": group["example"], "workflow": group["workflow"], "count": group["count"]}

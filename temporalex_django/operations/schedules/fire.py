@@ -87,11 +87,9 @@ def fire_due(alias: str) -> bool:
 
 
 def _due_schedules(storage: DjangoStorage) -> tuple[QuerySet[Schedule], QuerySet[Schedule]]:
-    """Return two querysets: the schedules with a slot that is due, and those with a waiting slot that can start now.
+    """Return the schedules with a due slot, and those with a waiting slot that can start now. Both use partial indexes.
 
-    A slot is a time at which a schedule fires. It waits while a run of its schedule is open. A schedule whose class or
-    function this process lacks is left to other workers for a minute. Each query reads a partial index, so schedules
-    that are not due cost nothing.
+    A schedule whose class or function this process lacks is left to other workers for a minute.
     """
     now: Any = Now() if storage.clock is None else Value(storage.now())
     names = [name for name, _ in workflows.named_classes()]
@@ -155,16 +153,15 @@ def fire_schedule(key: int, storage: DjangoStorage) -> bool:
 
 
 def _is_database_away(error: Exception, storage: DjangoStorage) -> bool:
-    """Return True for a transient error of the database or a lost connection, which is no fault of the schedule."""
+    """Return True for an error that is no fault of the schedule."""
     return isinstance(error, DatabaseError) and (storage.is_transient(error) or storage.is_connection_lost(error))
 
 
 def _fire_step(keys: Sequence[int], storage: DjangoStorage, prepared: Prepared) -> bool:
-    """Lock the schedules with these primary keys, start their due runs and store their state, in one transaction.
+    """Lock the schedules, start their due runs and store their state, in one transaction.
 
-    ``prepared`` has, by slot (a time at which a schedule fires), the input of the run or the failure that an earlier
-    try has computed. Raises ``SlotInterrupted`` if that of another slot is needed, and ``UpdateTimeout`` for a run that
-    is busy; the transaction is rolled back then.
+    ``prepared`` has inputs or failures of earlier tries, by slot. Raises ``SlotInterrupted`` if another is needed, and
+    ``UpdateTimeout`` for a busy run; both roll back.
     """
     alias = storage.alias
     skip_locked = connections[alias].features.has_select_for_update_skip_locked
@@ -184,10 +181,7 @@ def _fire_step(keys: Sequence[int], storage: DjangoStorage, prepared: Prepared) 
 
 
 def _record_delays(stores: Sequence[DatabaseScheduleStore], now: datetime) -> None:
-    """Record in the metrics how long after its time each slot was started at ``now``.
-
-    A slot is a time at which a schedule fires. Slots that waited for the end of an open run are left out.
-    """
+    """Record how late each slot was started, but not those that waited for the end of an open run."""
     for store in stores:
         for slot in store.new_slots:
             if slot.outcome is SlotOutcome.STARTED and slot.cause is SlotCause.TIME:
@@ -196,11 +190,7 @@ def _record_delays(stores: Sequence[DatabaseScheduleStore], now: datetime) -> No
 
 
 def _postpone(key: int, storage: DjangoStorage, error: Exception, *, text: str) -> None:
-    """Store the ``text`` of the error of a schedule and make it due again in ``SCHEDULE_RETRY`` seconds.
-
-    Called if this process cannot compute the times at which it fires, or read its input. ``key`` is the primary key of
-    the schedule. The log gets no text that may quote the input.
-    """
+    """Store the error and retry in ``SCHEDULE_RETRY`` seconds. The log gets no text that may quote the input."""
     rows = Schedule.objects.using(storage.alias).filter(pk=key)
     logger.error(
         "schedule %s cannot fire, and is tried again in %g s: %s", key, policy.SCHEDULE_RETRY, error_line(error)

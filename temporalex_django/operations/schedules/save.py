@@ -94,10 +94,7 @@ class SaveSchedule(ScheduleAction[Schedule]):
         return row
 
     def _check_row(self, row: Schedule) -> None:
-        """Refuse to change the row if somebody else has changed it, or if its stored input was made for another class.
-
-        Raises ``RunChanged`` in the first case, and ``ScheduleInvalid`` in the second.
-        """
+        """Raise ``RunChanged`` for a change by somebody else, and ``ScheduleInvalid`` for an input of another class."""
         if self.expected is not None and row.changed_at not in self.expected:
             seen = max(self.expected, default=None)
             raise RunChanged(
@@ -131,7 +128,6 @@ class SaveSchedule(ScheduleAction[Schedule]):
             raise ActionNotPossible(f"there is a schedule {row.name} already: choose another name") from None
 
     def _require_visible(self, name: str) -> None:
-        """Raise ``ActionNotPermitted`` if the user does not see the schedule with that name."""
         user = self.by.user
         if user is None or self.by.source == CODE.source:
             return

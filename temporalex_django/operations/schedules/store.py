@@ -247,10 +247,9 @@ class DatabaseScheduleStore:
         self.state = schedule
 
     def _actor(self) -> Actor:
-        """Return the actor who starts and stops the runs: the person in whose name the schedule works, or code.
+        """Return code, or the person who created the schedule or last changed its class, input or overlap policy.
 
-        This is the person who created it, or last changed its class, input or overlap policy. Raises
-        ``ActionNotPermitted`` if they are gone or may no longer manage schedules.
+        Raises ``ActionNotPermitted`` if they are gone or may no longer manage schedules.
         """
         # A command without a user, and code that calls the operation, save a schedule without an editor.
         if self._row.owner == Schedule.Owner.CODE or not self._row.editor_name:
@@ -268,11 +267,7 @@ class DatabaseScheduleStore:
         return Actor(user=user, source=SOURCE)
 
     def _failure(self, error: Exception, operation: str) -> SlotFailure:
-        """Convert an error of ``operation`` to the ``SlotFailure`` that is stored as the outcome of a slot.
-
-        Raises the error again if it is a transient error or a lost connection of the database, so that the slot is
-        tried again.
-        """
+        """Raise a transient error or a lost connection again, so that the slot is tried again."""
         if isinstance(error, DatabaseError) and (
             self._storage.is_transient(error) or self._storage.is_connection_lost(error)
         ):
@@ -478,7 +473,7 @@ def slot_of(row: ScheduleSlot) -> SlotRecord:
 
 
 def _member(kind: type[E], value: str) -> E:
-    """Return the member with a value, or one of its own for a text that is none, which pages show as it is."""
+    """Make a member for an unknown value, which pages show as it is."""
     for member in kind:
         if member.value == value:
             return member

@@ -98,7 +98,7 @@ def _differences(storage: DjangoStorage) -> Iterator[ScheduleDifference]:
 
 
 def _is_imported(module: str) -> bool:
-    """Return True if the module belongs to an installed app and was imported, so that its schedules are known."""
+    """Return True if the module belongs to an installed app and was imported: its schedules are known then."""
     return module in sys.modules and apps.get_containing_app_config(module) is not None
 
 

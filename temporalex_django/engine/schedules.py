@@ -129,9 +129,10 @@ class ScheduleState:
     """A schedule as it is stored, with the position that it has reached.
 
     ``args`` is the plain input of its runs, unless ``arguments_function`` names a function that makes it. ``position``
-    is the time up to which slots have been handled. ``last_walls`` has the wall-clock time of each spec's last slot.
-    ``fires`` counts the started slots, and ``failures`` the failed runs and slots in a row. ``gone_since`` is set while
-    the code no longer declares the schedule. ``waiting`` is the number of waiting slots.
+    is the time up to which slots have been handled. ``workflow_id`` is the template of the ids. ``last_walls`` has the
+    wall-clock time of each spec's last slot. ``fires`` counts the started slots, and ``failures`` the failed runs and
+    slots in a row. ``gone_since`` is set while the code no longer declares the schedule. ``waiting`` is the number of
+    waiting slots.
     """
 
     id: int
@@ -140,7 +141,7 @@ class ScheduleState:
     table: TimeTable
     args: Any = None
     arguments_function: str = ""
-    workflow_id_template: str
+    workflow_id: str
     overlap: Overlap
     catch_up: timedelta
     jitter: timedelta | None = None
@@ -175,7 +176,7 @@ class ScheduleState:
 
         A triggered slot gets a suffix. Raises ``ScheduleInvalid`` for a bad template.
         """
-        run_id = render_run_id(self.workflow_id_template, schedule=self.name, instant=at, zone=self.table.zone)
+        run_id = render_run_id(self.workflow_id, schedule=self.name, instant=at, zone=self.table.zone)
         if cause is SlotCause.TRIGGER:
             # The template may have minutes only, and people may trigger twice in one.
             return f"{run_id}-{at:%S%f}"

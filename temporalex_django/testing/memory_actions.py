@@ -233,7 +233,7 @@ class MemorySchedules(EnvironmentSchedules):
             table=schedule.table,
             args=args,
             arguments_function=function,
-            workflow_id_template=schedule.workflow_id,
+            workflow_id=schedule.workflow_id,
             overlap=schedule.overlap,
             catch_up=schedule.catch_up,
             jitter=schedule.jitter,  # type: ignore[arg-type] # a timedelta after its checks

@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from temporalex_django.authoring.schedules.functions import ARGUMENTS, HOLIDAYS
-from temporalex_django.authoring.schedules.schedule import Overlap, check_schedule_name
+from temporalex_django.authoring.schedules.schedule import OPTIONS, Overlap, check_schedule_name
 from temporalex_django.authoring.schedules.slots import DEFAULT_TEMPLATE, TimeTable, load_zone
 from temporalex_django.authoring.schedules.specs import (
     CalendarRule,
@@ -498,23 +498,15 @@ class ScheduleForm(PayloadForm):
             args = None
         elif not self._reads_input or (self.has_input and self.changed_data_of_input == []):
             args = KEPT
+        options = {name: data[name] for name in OPTIONS}
+        options |= {name: self._bound_time(name, data) for name in ("start", "end")}
         return ScheduleDefinition(
             name=data["name"],
             workflow=self.workflow.name,
             specs=specs,
-            tz=data["tz"],
             args=args,
             arguments_function=function,
-            workflow_id=data["workflow_id"],
-            overlap=Overlap(data["overlap"]),
-            catch_up=data["catch_up"],
-            jitter=data["jitter"],
-            start=self._bound_time("start", data),
-            end=self._bound_time("end", data),
-            max_fires=data["max_fires"],
-            pause_after=data["pause_after"],
-            dst_gap=data["dst_gap"],
-            dst_fold=data["dst_fold"],
+            **{**options, "overlap": Overlap(data["overlap"])},
         )
 
     @property
@@ -555,10 +547,9 @@ def _initial_of(row: Schedule) -> dict[str, Any]:
         name: "\n".join(spec_line(_without(spec, holidays)) for spec in specs if isinstance(spec, spec_class))
         for name, spec_class in _SPEC_FIELDS.items()
     }
-    names = ("name", "tz", "arguments_function", "overlap", "workflow_id", "max_fires", "pause_after", "dst_gap")
     walls = {name: _wall_text(getattr(row, name), zone) for name in ("start", "end")}
     return {
-        **{name: getattr(row, name) for name in (*names, "dst_fold")},
+        **{name: getattr(row, name) for name in ("name", "arguments_function", *OPTIONS)},
         **lines,
         **walls,
         "holidays": holidays,

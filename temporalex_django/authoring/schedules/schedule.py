@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from enum import StrEnum
 from itertools import islice
 from types import CodeType, FrameType
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import Any, Final, TypeAlias, TypeVar, overload
 
 from temporalex_django.authoring.foreign_options import SCHEDULE, answers_foreign_arguments
 from temporalex_django.authoring.schedules.functions import ARGUMENTS, HOLIDAYS
@@ -58,6 +58,11 @@ _IDS_COMPARED = 100
 SHORTEST_CATCH_UP = timedelta(seconds=10)
 #: The length of the column.
 _MAX_NAME_LENGTH = 100
+#: Options that a declaration, a row, a form, a definition and a description have under the same name.
+OPTIONS: Final = (
+    *("tz", "workflow_id", "overlap", "catch_up", "jitter", "start", "end", "max_fires", "pause_after"),
+    *("dst_gap", "dst_fold"),
+)
 LONGEST_JITTER = timedelta(days=1)
 #: A time to check templates with.
 _SAMPLE = datetime(2027, 3, 3, 9, tzinfo=UTC)

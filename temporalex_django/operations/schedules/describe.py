@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from itertools import islice, takewhile
 from typing import Any
@@ -107,6 +107,9 @@ class ScheduleDescription:
     editor: str
     created_at: datetime
     changed_at: datetime
+
+
+_DESCRIBED = [field.name for field in fields(ScheduleDescription)]
 
 
 def next_fires(row: Schedule, count: int) -> list[datetime]:
@@ -271,42 +274,17 @@ def describe_schedule(row: Schedule, by: Actor, *, alias: str, fires: int = 20) 
 
 
 def _describe_schedule(row: Schedule, slots: list[SlotDescription], fires: int) -> ScheduleDescription:
-    return ScheduleDescription(
-        name=row.name,
-        workflow=row.workflow,
-        owner=row.owner,
-        module=row.module,
-        description=describe_table(row),
-        state=state_name(row),
-        specs=row.specs,
-        tz=row.tz,
-        dst_gap=row.dst_gap,
-        dst_fold=row.dst_fold,
-        start=row.start,
-        end=row.end,
-        args=None,
-        arguments_function=row.arguments_function,
-        workflow_id=row.workflow_id,
-        overlap=row.overlap,
-        catch_up=row.catch_up,
-        jitter=row.jitter,
-        max_fires=row.max_fires,
-        pause_after=row.pause_after,
-        fires=row.fires,
-        failures=row.failures,
-        waiting=row.waiting,
-        next_fires=next_fires(row, fires),
-        slots=slots,
-        backfill=backfill_of(row.backfill),
-        paused_at=row.paused_at,
-        pause_reason=row.pause_reason,
-        paused_by=row.paused_by,
-        gone_since=row.gone_since,
-        error=row.error,
-        editor=row.editor_name,
-        created_at=row.created_at,
-        changed_at=row.changed_at,
-    )
+    computed: dict[str, Any] = {
+        "description": describe_table(row),
+        "state": state_name(row),
+        "args": None,
+        "next_fires": next_fires(row, fires),
+        "slots": slots,
+        "backfill": backfill_of(row.backfill),
+        "editor": row.editor_name,
+    }
+    columns = {name: getattr(row, name) for name in _DESCRIBED if name not in computed}
+    return ScheduleDescription(**columns, **computed)
 
 
 def may_view_args(row: Schedule, user: Person | None) -> bool:

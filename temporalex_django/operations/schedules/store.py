@@ -364,6 +364,12 @@ def require_readable(row: Schedule) -> None:
         )
 
 
+#: Fields of a ``ScheduleState`` whose values are those of the columns of the same names.
+_PLAIN_FIELDS = {field.name for field in fields(ScheduleState)} - {
+    *("id", "table", "args", "overlap", "last_walls", "paused", "backfill"),
+}
+
+
 def state_of(row: Schedule) -> ScheduleState:
     """Convert the row of a schedule to the ``ScheduleState`` with which the firing works.
 
@@ -376,25 +382,13 @@ def state_of(row: Schedule) -> ScheduleState:
         args = codec().decode(bytes(row.args))
     return ScheduleState(
         id=row.pk,
-        name=row.name,
-        workflow=row.workflow,
         table=table_of(row),
         args=args,
-        arguments_function=row.arguments_function,
-        workflow_id_template=row.workflow_id,
         overlap=Overlap(row.overlap),
-        catch_up=row.catch_up,
-        jitter=row.jitter,
-        max_fires=row.max_fires,
-        pause_after=row.pause_after,
-        position=row.position,
         last_walls={key: datetime.fromisoformat(wall) for key, wall in row.last_walls.items()},
-        fires=row.fires,
-        failures=row.failures,
-        waiting=row.waiting,
         paused=_pause_of(row),
-        gone_since=row.gone_since,
         backfill=backfill_of(row.backfill),
+        **{name: getattr(row, name) for name in _PLAIN_FIELDS},
     )
 
 

@@ -104,7 +104,7 @@ def schedule(**values: Any) -> ScheduleState:
             "id": 1,
             "name": "hourly",
             "workflow": "Report",
-            "workflow_id_template": "{schedule}-{slot:%H}",
+            "workflow_id": "{schedule}-{slot:%H}",
             "table": table,
             "overlap": Overlap.SKIP,
             "catch_up": HOUR,

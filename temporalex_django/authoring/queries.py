@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ParamSpec, Protocol, TypeVar, overload
 
-from temporalex_django.authoring.start_api import QueryDecorator
 from temporalex_django.core.failures import source_line
 from temporalex_django.errors import WorkflowDefinitionError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class QueryDecorator(Protocol):
+    """The type of ``query(name)``, for type checkers: the method keeps its type."""
+
+    @overload
+    def __call__(self, fn: staticmethod[P, R], /) -> staticmethod[P, R]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> staticmethod[P, R]: ...
 
 
 class QueryMethod(staticmethod):  # type: ignore[type-arg] # generic only in the stubs

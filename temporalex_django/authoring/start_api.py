@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from datetime import datetime, timedelta
 from functools import wraps
 from types import MethodType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, Protocol, Required, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, ParamSpec, Protocol, Required, TypedDict, TypeVar
 from uuid import UUID
 
 from temporalex_django.authoring import backend, run_filters
@@ -582,15 +582,6 @@ class QueryOptions(TypedDict, total=False):
 _HandlerValue = Reply[T, Any] | Stop[Any, T2] | Async[T3, Any]
 #: The handler of an update. Its three parameters are the types of the answers of ``Reply``, ``Stop`` and ``Async``.
 UpdateFunction = Callable[..., _HandlerValue[T, T2, T3]] | Callable[..., Awaitable[_HandlerValue[T, T2, T3]]]
-
-
-class QueryDecorator(Protocol):
-    """The type of ``query(name)``, for type checkers: the method keeps its type."""
-
-    @overload
-    def __call__(self, fn: staticmethod[P, R], /) -> staticmethod[P, R]: ...
-    @overload
-    def __call__(self, fn: Callable[P, R], /) -> staticmethod[P, R]: ...
 
 
 class TypedTask(Protocol[P, R_co]):

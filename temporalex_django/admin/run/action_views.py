@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import urlencode
+from uuid import UUID
 
 from django import forms
 from django.contrib import messages
@@ -17,8 +18,9 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from temporalex_django.access import Operation, policy, redactor_for
+from temporalex_django.access import VIEW, Operation, policy, redactor_for
 from temporalex_django.admin.base import (
+    ReadOnlyAdmin,
     actor_of,
     idempotent_request,
     is_duplicate_request,
@@ -26,7 +28,9 @@ from temporalex_django.admin.base import (
     refuse,
     status_badge,
     user_of,
+    view_permission_error,
 )
+from temporalex_django.admin.run.origin import annotate_schedule
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.requests import StartRequest
@@ -42,10 +46,6 @@ from temporalex_django.operations.idempotency import DuplicateRequest
 from temporalex_django.operations.registry import acts_at_once
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.start import Start, refused_start_operation
-
-if TYPE_CHECKING:
-    from temporalex_django.admin.run.instance import InstanceAdmin
-
 
 # --- action views -----------------------------------------------------------------------------------------------------
 #
@@ -74,6 +74,51 @@ class Confirmation:
     repeated_work: Sequence[str] = ()
 
 
+class RunPagesAdmin(ReadOnlyAdmin[Instance]):
+    """Base class of the admin of runs: what the pages about one run need of it."""
+
+    def address_of(self, run: Instance, page: str = "change", *path_args: str) -> str:
+        """Return the URL of a page about the run on this admin site.
+
+        ``page`` is the name of the page, by default the page of the run itself, and ``path_args`` are further parts of
+        its URL.
+        """
+        return reverse(f"{self.admin_site.name}:temporalex_django_instance_{page}", args=[run.pk, *path_args])
+
+    def newest_address(self, request: HttpRequest, run: Instance) -> str | None:
+        """Return the URL of the admin page of the newest run of this run's chain.
+
+        Returns None if ``run`` is the newest one, or if the user may not see the newest.
+        """
+        if superseded_error(run) is None:
+            return None
+        newest = self.get_queryset(request).filter(pk=run.chain.run_id).first()
+        if newest is None:
+            return None
+        return self.address_of(newest)
+
+    def run_not_found(self, request: HttpRequest, ref: str) -> HttpResponse:
+        """Redirect to the index of the admin with a message that the run ``ref`` does not exist."""
+        return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
+
+    def require_view_permission(self, request: HttpRequest, run: Instance) -> None:
+        """Raise ``PermissionDenied`` unless the user may look at the run; the audit log records the refusal."""
+        if not self.has_view_permission(request, run):
+            refuse(request, VIEW.action, view_permission_error(), run=run)
+
+    def find_run(self, request: HttpRequest, ref: str) -> Instance | None:
+        """Return the run with the run id ``ref``, or None if it does not exist or the user may not see it.
+
+        Its chain and the type of its subject are loaded with it.
+        """
+        try:
+            run_id = UUID(ref)
+        except ValueError:
+            return None
+        runs = self.get_queryset(request).select_related("chain", "subject_type")
+        return annotate_schedule(runs, user_of(request), alias=storage().alias).filter(pk=run_id).first()
+
+
 class RunActionView(ABC):
     """Base class of admin views that do something to one run: a GET shows the effect, a POST does it.
 
@@ -85,7 +130,7 @@ class RunActionView(ABC):
     is_idempotent: ClassVar[bool] = False
     template = "admin/temporalex_django/instance/confirm_action.html"
 
-    def __init__(self, model_admin: InstanceAdmin) -> None:
+    def __init__(self, model_admin: RunPagesAdmin) -> None:
         self.admin = model_admin
 
     @abstractmethod
@@ -327,7 +372,7 @@ class StartView:
 
     template = "admin/temporalex_django/instance/start.html"
 
-    def __init__(self, model_admin: InstanceAdmin) -> None:
+    def __init__(self, model_admin: RunPagesAdmin) -> None:
         self.admin = model_admin
 
     def __call__(self, request: HttpRequest) -> HttpResponse:

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -29,7 +29,7 @@ from django.utils.translation import ngettext
 from temporalex_django.access import VIEW, Operation, policy
 from temporalex_django.admin.base import actor_of, refuse, shorten, user_of, view_permission_error
 from temporalex_django.admin.operator_views import OperatorActionForm, input_name, permission_error
-from temporalex_django.admin.run.action_views import superseded_error
+from temporalex_django.admin.run.action_views import RunPagesAdmin, superseded_error
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.run_columns import UNREAD_COLUMNS
 from temporalex_django.conf import get_settings
@@ -39,9 +39,6 @@ from temporalex_django.operations.base import storage
 from temporalex_django.operations.bulk import StartBulk
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
-
-if TYPE_CHECKING:
-    from temporalex_django.admin.run.instance import InstanceAdmin
 
 #: Largest number of runs that an address names one by one: servers limit it to about 4,000 characters.
 MAX_CHOSEN = 150
@@ -71,7 +68,7 @@ def bulk_permission_error() -> str:
 def _bulk_action(action: type[OperatorRunAction[Any]]) -> Callable[..., HttpResponse | None]:
     """Return an action that redirects to a page with the chosen runs, or the filters of the list, in its URL."""
 
-    def choose(admin: InstanceAdmin, request: HttpRequest, runs: QuerySet[Instance]) -> HttpResponse | None:
+    def choose(admin: RunPagesAdmin, request: HttpRequest, runs: QuerySet[Instance]) -> HttpResponse | None:
         query_params: dict[str, str] = {_FILTERS: request.GET.urlencode()}
         # "All that match" is passed on as the filters: their ids would not fit into an address.
         if request.POST.get("select_across") == "1":
@@ -190,7 +187,7 @@ class BulkActionView:
 
     template = "admin/temporalex_django/instance/bulk.html"
 
-    def __init__(self, model_admin: InstanceAdmin) -> None:
+    def __init__(self, model_admin: RunPagesAdmin) -> None:
         self.admin = model_admin
 
     def __call__(self, request: HttpRequest, action: str) -> HttpResponse:

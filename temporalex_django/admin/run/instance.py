@@ -13,7 +13,7 @@ from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import ValidationError
 from django.core.paginator import InvalidPage, Paginator
-from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
@@ -21,9 +21,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for, schedules_for
+from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for
 from temporalex_django.admin.base import (
-    ReadOnlyAdmin,
     actor_of,
     format_duration,
     format_time,
@@ -54,7 +53,14 @@ from temporalex_django.admin.operator_views import (
     part_action_links,
     run_action_links,
 )
-from temporalex_django.admin.run.action_views import RunActionView, StartView, can_start, like_address, superseded_error
+from temporalex_django.admin.run.action_views import (
+    RunActionView,
+    RunPagesAdmin,
+    StartView,
+    can_start,
+    like_address,
+    superseded_error,
+)
 from temporalex_django.admin.run.bulk import (
     BULK_ACTIONS,
     MAX_CHOSEN,
@@ -65,12 +71,12 @@ from temporalex_django.admin.run.bulk import (
 from temporalex_django.admin.run.detail import run_detail_context
 from temporalex_django.admin.run.history import CompareView, can_compare
 from temporalex_django.admin.run.messages import MessagePanel, QueryView, SendMessageView, message_panels, query_links
+from temporalex_django.admin.run.origin import schedule_context
 from temporalex_django.admin.workers import switch_address_for
-from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
 from temporalex_django.core.names import TABLES
-from temporalex_django.models import BulkJob, Instance, Schedule
+from temporalex_django.models import BulkJob, Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.bulk import StartBulk
@@ -87,7 +93,6 @@ from temporalex_django.operations.read.run_filters import (
 from temporalex_django.operations.read.run_summary import (
     RunStateLoader,
 )
-from temporalex_django.operations.schedules.operations import VIEW_SCHEDULE
 from temporalex_django.present.sentences import Summary
 
 _DEFERRED_FIELDS = (*PAYLOAD_COLUMNS, "seed", "metadata", "search_attributes")
@@ -150,7 +155,7 @@ class InstanceChangeList(ChangeList):
 
 
 @admin.register(Instance)
-class InstanceAdmin(ReadOnlyAdmin[Instance]):
+class InstanceAdmin(RunPagesAdmin):
     """The admin pages of runs: a list, and for each run a page with its history and operations."""
 
     list_display = ("run", "state", "summary", "created", "duration")
@@ -303,35 +308,6 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
     def _run_view(self, view_class: type[RunActionView]) -> Any:
         return self.admin_site.admin_view(view_class(self))
 
-    def address_of(self, run: Instance, page: str = "change", *path_args: str) -> str:
-        """Return the URL of a page about the run on this admin site.
-
-        ``page`` is the name of the page, by default the page of the run itself, and ``path_args`` are further parts of
-        its URL.
-        """
-        return reverse(f"{self.admin_site.name}:temporalex_django_instance_{page}", args=[run.pk, *path_args])
-
-    def newest_address(self, request: HttpRequest, run: Instance) -> str | None:
-        """Return the URL of the admin page of the newest run of this run's chain.
-
-        Returns None if ``run`` is the newest one, or if the user may not see the newest.
-        """
-        if superseded_error(run) is None:
-            return None
-        newest = self.get_queryset(request).filter(pk=run.chain.run_id).first()
-        if newest is None:
-            return None
-        return self.address_of(newest)
-
-    def run_not_found(self, request: HttpRequest, ref: str) -> HttpResponse:
-        """Redirect to the index of the admin with a message that the run ``ref`` does not exist."""
-        return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
-
-    def require_view_permission(self, request: HttpRequest, run: Instance) -> None:
-        """Raise ``PermissionDenied`` unless the user may look at the run; the audit log records the refusal."""
-        if not self.has_view_permission(request, run):
-            refuse(request, VIEW.action, view_permission_error(), run=run)
-
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
@@ -402,46 +378,3 @@ class InstanceAdmin(ReadOnlyAdmin[Instance]):
         if superseded_error(run) is not None:
             return []
         return message_panels(run, user_of(request), address=self.address_of(run, "message"))
-
-    def find_run(self, request: HttpRequest, ref: str) -> Instance | None:
-        """Return the run with the run id ``ref``, or None if it does not exist or the user may not see it.
-
-        Its chain and the type of its subject are loaded with it.
-        """
-        try:
-            run_id = UUID(ref)
-        except ValueError:
-            return None
-        runs = self.get_queryset(request).select_related("chain", "subject_type")
-        return annotate_schedule(runs, user_of(request), alias=storage().alias).filter(pk=run_id).first()
-
-
-# --- schedule ---------------------------------------------------------------------------------------------------------
-#
-# The schedule that started a run, for the page of the run.
-
-
-_KEY, _NAME = "schedule_key", "schedule_name"
-
-
-def annotate_schedule(runs: QuerySet[Instance], user: Person, *, alias: str) -> QuerySet[Instance]:
-    """Annotate runs with the key and the name of the schedule that started their chains, for ``schedule_context``.
-
-    Both are None if no schedule did, or if the user may not see that schedule.
-    """
-    if not policy().allows(user, VIEW_SCHEDULE):
-        return runs
-    schedules = schedules_for(user, alias=alias).filter(slots__chain=OuterRef("chain")).order_by()
-    return runs.annotate(**{_KEY: Subquery(schedules.values("pk")[:1]), _NAME: Subquery(schedules.values("name")[:1])})
-
-
-def schedule_context(site: admin.AdminSite, run: Instance) -> dict[str, Any]:
-    """Return the name and the URL of the schedule that started a run, for the template.
-
-    The run must come from ``annotate_schedule``. Both are None without a schedule, and the URL also on an admin site
-    that has no page for schedules.
-    """
-    key, address = getattr(run, _KEY, None), None
-    if key is not None and site.is_registered(Schedule):
-        address = reverse(f"{site.name}:temporalex_django_schedule_change", args=[key])
-    return {"schedule": getattr(run, _NAME, None), "schedule_address": address}

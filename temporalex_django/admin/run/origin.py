@@ -6,11 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, Q, QuerySet, Subquery
+from django.contrib import admin
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
+from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from temporalex_django.access import policy, schedules_for
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.run_columns import UNREAD_COLUMNS
-from temporalex_django.models import HistoryEvent, Instance, OperatorAction
+from temporalex_django.models import HistoryEvent, Instance, OperatorAction, Schedule
+from temporalex_django.operations.schedules.operations import VIEW_SCHEDULE
 
 #: Other runs that are blocked for the same reason are counted up to this number.
 _MAX_OTHERS = 1000
@@ -85,3 +90,34 @@ def _start_reset_of(run: Instance, family: Sequence[Instance]) -> Mapping[str, A
     before = (other.pk for other in family if other.chain_id == run.chain_id and other.pk < run.pk)
     predecessor = next(before, None)
     return None if predecessor is None else {"from": predecessor, "how": "reset", "activation": 0}
+
+
+# --- schedule ---------------------------------------------------------------------------------------------------------
+#
+# The schedule that started a run, for the page of the run.
+
+
+_KEY, _NAME = "schedule_key", "schedule_name"
+
+
+def annotate_schedule(runs: QuerySet[Instance], user: Person, *, alias: str) -> QuerySet[Instance]:
+    """Annotate runs with the key and the name of the schedule that started their chains, for ``schedule_context``.
+
+    Both are None if no schedule did, or if the user may not see that schedule.
+    """
+    if not policy().allows(user, VIEW_SCHEDULE):
+        return runs
+    schedules = schedules_for(user, alias=alias).filter(slots__chain=OuterRef("chain")).order_by()
+    return runs.annotate(**{_KEY: Subquery(schedules.values("pk")[:1]), _NAME: Subquery(schedules.values("name")[:1])})
+
+
+def schedule_context(site: admin.AdminSite, run: Instance) -> dict[str, Any]:
+    """Return the name and the URL of the schedule that started a run, for the template.
+
+    The run must come from ``annotate_schedule``. Both are None without a schedule, and the URL also on an admin site
+    that has no page for schedules.
+    """
+    key, address = getattr(run, _KEY, None), None
+    if key is not None and site.is_registered(Schedule):
+        address = reverse(f"{site.name}:temporalex_django_schedule_change", args=[key])
+    return {"schedule": getattr(run, _NAME, None), "schedule_address": address}

@@ -35,7 +35,7 @@ from temporalex_django.core.names import check_code_name, fit_optional_label, is
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import deep_copy, parameter_problems
 from temporalex_django.core.primitive_table import ACTIVITY
-from temporalex_django.core.run_context import WorkflowRuntime
+from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.units.ivar import AwaitableCall, Call
 from temporalex_django.errors import ActivityNotFound, PayloadError, WorkflowDefinitionError
 
@@ -363,7 +363,7 @@ class Activity(ForeignMethods, Generic[P, R]):
         Raises ``PayloadError`` for an argument that cannot be stored, and ``NestingError`` or ``OutsideWorkflow`` in a
         place where activities cannot be called.
         """
-        port = current.runtime_for(ACTIVITY, self.name)
+        port: WorkflowRuntime = current.runtime_for(ACTIVITY, self.name)
         registered = registry.get(self.name, self)
         if registered.__wrapped__ is not self.__wrapped__:
             check_use(port, partial(require_same_activity, self, registered))

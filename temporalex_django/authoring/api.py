@@ -30,9 +30,10 @@ from temporalex_django.core.messages.phase import Phase, Publication, accepts_ar
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
-from temporalex_django.core.run_context import WorkflowRuntime
+from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.units.branches import Parallel, Race, Saga, Shield, branch_list
 from temporalex_django.core.units.ivar import AwaitableCall, Call
+from temporalex_django.core.units.scheduler import Unit
 from temporalex_django.errors import InvalidId, WorkflowDefinitionError
 
 T = TypeVar("T")
@@ -67,7 +68,7 @@ def sleep(duration: timedelta | float, *, then: str | None = None) -> AwaitableC
     Zero returns at once. ``then`` is a text for people who view the run: it says what follows. Raises ``ValueError``
     for a negative duration.
     """
-    port = current.runtime_for(table.SLEEP)
+    port: WorkflowRuntime = current.runtime_for(table.SLEEP)
     try:
         wait = names.wait_seconds(duration, label="sleep", instant="sleep_until(...)")
     except ValueError as exc:
@@ -84,7 +85,7 @@ def sleep_until(until: datetime, *, then: str | None = None) -> AwaitableCall[No
     people who view the run: it says what follows. Raises ``TypeError`` for anything else than a datetime, and
     ``ValueError`` for one without a time zone.
     """
-    port = current.runtime_for(table.SLEEP_UNTIL)
+    port: WorkflowRuntime = current.runtime_for(table.SLEEP_UNTIL)
     moment = names.aware_datetime(until, label="sleep_until")
     label = names.fit_optional_label(then, owner="sleep_until")
     return cast("AwaitableCall[None]", Call(table.SLEEP_UNTIL, lambda: primitives.sleep_until(port, moment, label)))
@@ -107,7 +108,7 @@ def wait_for_signal(name: str) -> AwaitableCall[Any]:
 
     If the class declares ``signals`` and this one is not among them, the call raises ``WorkflowDefinitionError``.
     """
-    port = current.runtime_for(table.WAIT_FOR_SIGNAL)
+    port: WorkflowRuntime = current.runtime_for(table.WAIT_FOR_SIGNAL)
     names.check_code_name(name, label="wait_for_signal")
     _require_declared(port, "wait_for_signal", (name,))
     return cast("AwaitableCall[Any]", Call(table.WAIT_FOR_SIGNAL, lambda: port.dispatcher.wait_for_signal(name)))
@@ -156,7 +157,7 @@ def approval(
     it was forked from. ``"run"`` counts this run alone (see decision 49). The call raises ``WorkflowDefinitionError``
     and ``PayloadError``.
     """
-    port = current.runtime_for(table.APPROVAL)
+    port: WorkflowRuntime = current.runtime_for(table.APPROVAL)
     title = names.fit_label(title, owner="approval: the title")
     spec = human_task_spec(
         title,
@@ -187,7 +188,7 @@ def publish_state(value: Any) -> None:
 
     Raises ``PayloadError`` if the value cannot be encoded, or if queries would get another value.
     """
-    port = current.runtime_for(table.PUBLISH_STATE)
+    port: WorkflowRuntime = current.runtime_for(table.PUBLISH_STATE)
     port.publish(port.run_context.encode_lossless(value, "the published state"))
 
 
@@ -198,22 +199,26 @@ def set_search_attributes(attributes: Mapping[str, Any]) -> None:
     chain keeps them. Raises ``PayloadError`` for a name that is not declared and for a value of another type; nothing
     is set then.
     """
-    current.runtime_for(table.SET_SEARCH_ATTRIBUTES).set_search_attributes(attributes)
+    port: WorkflowRuntime = current.runtime_for(table.SET_SEARCH_ATTRIBUTES)
+    port.set_search_attributes(attributes)
 
 
 def now() -> datetime:
     """Return the time of the present activation: aware, UTC, and constant until the run waits and continues."""
-    return current.runtime_for(table.NOW).run_context.now
+    port: WorkflowRuntime = current.runtime_for(table.NOW)
+    return port.run_context.now
 
 
 def random() -> float:
     """Return a float in [0, 1) from the run's recorded seed."""
-    return current.runtime_for(table.RANDOM).rng.random()
+    port: WorkflowRuntime = current.runtime_for(table.RANDOM)
+    return port.rng.random()
 
 
 def uuid4() -> uuid.UUID:
     """Return a UUID from the run's recorded seed."""
-    return uuid.UUID(int=current.runtime_for(table.UUID4).rng.getrandbits(128), version=4)
+    port: WorkflowRuntime = current.runtime_for(table.UUID4)
+    return uuid.UUID(int=port.rng.getrandbits(128), version=4)
 
 
 def patched(id: str) -> bool:
@@ -221,7 +226,7 @@ def patched(id: str) -> bool:
 
     ``id`` identifies the patch. The first answer of a run is recorded and given again.
     """
-    port = current.runtime_for(table.PATCHED)
+    port: WorkflowRuntime = current.runtime_for(table.PATCHED)
     is_patched, needs_marker = port.patches.check_patch(_patch_id(id), replaying=port.run_context.replaying)
     # The answer is an event, so that a replay takes the same path whatever the code says by then (see decision 17).
     if needs_marker:
@@ -231,7 +236,7 @@ def patched(id: str) -> bool:
 
 def deprecate_patch(id: str) -> None:
     """Declare that no run without the patch ``id`` is open any more. Later you can remove this call, too."""
-    port = current.runtime_for(table.DEPRECATE_PATCH)
+    port: WorkflowRuntime = current.runtime_for(table.DEPRECATE_PATCH)
     if port.patches.deprecate(_patch_id(id), replaying=port.run_context.replaying):
         port.journal.emit("SetPatchMarker", None, {"id": id, "deprecated": True})
 
@@ -262,8 +267,8 @@ def phase(
     The call raises ``WorkflowDefinitionError`` for handlers that cannot work and for a phase that could never end. The
     await raises ``PayloadError`` if the phase cannot publish its first state.
     """
-    port = current.runtime_for(table.PHASE)
-    host = current.unit_for(table.PHASE)
+    port: WorkflowRuntime = current.runtime_for(table.PHASE)
+    host: Unit = current.unit_for(table.PHASE)
     wait = _timeout(port, "phase", timeout, until)
     checked_label = names.fit_optional_label(label, owner="phase")
     # Checked at the call, which is the line to correct; at the await, another unit may be the one that fails.
@@ -289,7 +294,7 @@ def parallel(*branches: Any, limit: int | None = None, raise_errors: bool = Fals
     branch is a function without arguments or an awaitable, and ``branches`` are several of them or one list. ``limit``
     is the number of branches that run at a time; they start in input order.
     """
-    port = current.runtime_for(table.PARALLEL)
+    port: WorkflowRuntime = current.runtime_for(table.PARALLEL)
     # `type`, not `isinstance`: True is an int, and `limit=True` is a mistake.
     if limit is not None and (type(limit) is not int or limit < 1):
         raise WorkflowDefinitionError(f"parallel: limit must be a whole number of 1 or more, not {limit!r}")
@@ -306,7 +311,7 @@ def race(*branches: Any) -> AwaitableCall[tuple[int, Any]]:
     first one raised, its exception is raised here. If several finish in one activation, the lowest index wins. The
     others are cancelled, and all of them have ended when this returns.
     """
-    port = current.runtime_for(table.RACE)
+    port: WorkflowRuntime = current.runtime_for(table.RACE)
     if not (listed := branch_list("race", branches)):
         raise WorkflowDefinitionError("race: give it at least one branch, or it would never end")
     return cast("AwaitableCall[tuple[int, Any]]", Call(table.RACE, Race(port, listed).run))
@@ -330,7 +335,7 @@ def update_state(fn: Callable[[Any], tuple[T, Any]]) -> AwaitableCall[T]:
 
     Returns ``result``. ``fn`` is a plain function, and two calls never run at the same time, so no change is lost.
     """
-    port = current.runtime_for(table.UPDATE_STATE)
+    port: WorkflowRuntime = current.runtime_for(table.UPDATE_STATE)
     return cast("AwaitableCall[T]", Call(table.UPDATE_STATE, lambda: primitives.update_state(port, fn)))
 
 
@@ -347,7 +352,7 @@ def wait_condition(
     ``timeout``, the predicate alone decides. In an async handler, a predicate with one parameter gets the state of the
     phase.
     """
-    port = current.runtime_for(table.WAIT_CONDITION)
+    port: WorkflowRuntime = current.runtime_for(table.WAIT_CONDITION)
     if not (callable(predicate) and (accepts_arguments(predicate, 0) or accepts_arguments(predicate, 1))):
         raise WorkflowDefinitionError(
             f"wait_condition: write a plain function without parameters, such as `lambda: self.paid`, not {predicate!r}"
@@ -383,7 +388,7 @@ def child(
     Raises ``ChildWorkflowFailure``, including when the id is taken. The call itself raises ``InvalidId``,
     ``InvalidStart``, ``PayloadError``, ``UnknownVersion`` and ``WorkflowDefinitionError``.
     """
-    port = current.runtime_for(table.CHILD)
+    port: WorkflowRuntime = current.runtime_for(table.CHILD)
     if not (isinstance(workflow, type) and issubclass(workflow, Startable) and hasattr(workflow, "name")):
         raise WorkflowDefinitionError(f"child: {workflow!r} is not a workflow class")
     workflow_class = cast("type[Startable]", workflow).choose(version, {})  # `version_for` gets no further options
@@ -430,7 +435,7 @@ def signal_external(id: str, name: str, payload: Any = None) -> AwaitableCall[No
     The await raises ``WorkflowNotFound``, ``WorkflowClosed``, ``AmbiguousId``, and ``UnknownSignal`` if the class of
     the run declares other signals.
     """
-    port = current.runtime_for(table.SIGNAL_EXTERNAL)
+    port: WorkflowRuntime = current.runtime_for(table.SIGNAL_EXTERNAL)
     names.check_code_name(name, label="signal_external")
     plain = port.run_context.to_plain(payload, f"the payload of signal {name!r}")
     attributes = {"id": check_id(id), "name": name, "payload": plain}
@@ -443,7 +448,7 @@ def cancel_external(id: str) -> AwaitableCall[None]:
 
     The await raises ``WorkflowNotFound``, ``WorkflowClosed`` or ``AmbiguousId``.
     """
-    port = current.runtime_for(table.CANCEL_EXTERNAL)
+    port: WorkflowRuntime = current.runtime_for(table.CANCEL_EXTERNAL)
     attributes = {"id": check_id(id)}
     call = Call(table.CANCEL_EXTERNAL, lambda: pending_commands.send_external(port, "CancelExternal", attributes))
     return cast("AwaitableCall[None]", call)
@@ -454,7 +459,7 @@ def cancel_requested() -> bool:
 
     Code that has read True has taken notice: if it continues as new, the next run does not get the request.
     """
-    port = current.runtime_for(table.CANCEL_REQUESTED)
+    port: WorkflowRuntime = current.runtime_for(table.CANCEL_REQUESTED)
     # A replay does not run validators, so a validator must not mark the request as noticed.
     if port.cancellation.requested and port.run_context.pure_context != "validator":
         port.cancellation.acknowledge()
@@ -467,7 +472,7 @@ def wait_cancelled() -> AwaitableCall[None]:
     The branch that waits here has then taken notice of the cancel: its later waits do not raise ``Cancelled`` for it,
     unless this call is inside ``shield``.
     """
-    port = current.runtime_for(table.WAIT_CANCELLED)
+    port: WorkflowRuntime = current.runtime_for(table.WAIT_CANCELLED)
     return cast("AwaitableCall[None]", Call(table.WAIT_CANCELLED, lambda: primitives.wait_cancelled(port)))
 
 
@@ -495,7 +500,7 @@ def saga() -> Saga:
 
 def info() -> Info:
     """Return facts about this run, such as its ids, its version and the length of its history."""
-    port = current.runtime_for(table.INFO)
+    port: WorkflowRuntime = current.runtime_for(table.INFO)
     run = port.run_context.info
     return Info(
         workflow=run.workflow,
@@ -519,11 +524,12 @@ def sender() -> Sender | None:
     Elsewhere it is the sender of the signal that this branch of the run last took with ``wait_for_signal``, and None
     before the first. It comes from the history, so it is the same on replay.
     """
-    port = current.runtime_for(table.SENDER)
+    port: WorkflowRuntime = current.runtime_for(table.SENDER)
     # A validator runs before its update has a unit, so its sender is a fact of the run context.
     if port.run_context.pure_context is not None:
         return port.run_context.update_sender
-    return current.unit_for(table.SENDER).sender
+    unit: Unit = current.unit_for(table.SENDER)
+    return unit.sender
 
 
 def headers() -> dict[str, str]:
@@ -532,11 +538,12 @@ def headers() -> dict[str, str]:
     In a handler, in what it started (branches, ``Async``) and in a validator they are those of that message. They come
     from the history, so they are the same on replay. The result is a copy.
     """
-    port = current.runtime_for(table.HEADERS)
+    port: WorkflowRuntime = current.runtime_for(table.HEADERS)
     if port.run_context.pure_context is not None:
         own = port.run_context.update_headers
     else:
-        own = current.unit_for(table.HEADERS).headers
+        unit: Unit = current.unit_for(table.HEADERS)
+        own = unit.headers
     return dict((port.run_context.info.headers or {}) if own is None else own)
 
 
@@ -545,12 +552,12 @@ class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg] # generic only i
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802 - the base class's name
         # A replay runs this line again for events that were logged when they happened.
-        port = current.current_runtime()
+        port: WorkflowRuntime | None = current.current_runtime()
         return (port is None or not port.run_context.replaying) and super().isEnabledFor(level)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         """Add the ids of the active run. Returns ``(message, keyword arguments)``, as ``LoggerAdapter`` requires."""
-        port = current.current_runtime()
+        port: WorkflowRuntime | None = current.current_runtime()
         if port is not None:
             ids = {
                 "workflow": port.run_context.info.workflow,

@@ -21,7 +21,7 @@ from temporalex_django.errors import PayloadError, WorkflowDefinitionError
 
 if TYPE_CHECKING:
     from temporalex_django.authoring.workflow import Workflow
-    from temporalex_django.core.run_context import WorkflowRuntime
+    from temporalex_django.core.runtime_protocol import WorkflowRuntime
 
 
 # --- definition -------------------------------------------------------------------------------------------------------

@@ -6,14 +6,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import Any
 
 from temporalex_django.core.primitive_table import Primitive, PureContext
 from temporalex_django.errors import NestingError, OutsideWorkflow
-
-if TYPE_CHECKING:
-    from temporalex_django.core.run_context import WorkflowRuntime
-    from temporalex_django.core.units.scheduler import Unit
 
 
 class _ThreadState(threading.local):
@@ -23,7 +19,7 @@ class _ThreadState(threading.local):
     (coroutine) of workflow code runs in its own context, in which such variables would be empty.
     """
 
-    runtime: WorkflowRuntime | None = None
+    runtime: Any = None  # a ``WorkflowRuntime``; its parts ask this module, so it imports none of their types
     pure_context: PureContext | None = None
 
 
@@ -36,7 +32,7 @@ switch: Callable[[bool], Callable[[], None] | None] | None = None
 is_in_activity: Callable[[], bool] = bool
 
 
-def active_runtime(name: str) -> WorkflowRuntime:
+def active_runtime(name: str) -> Any:
     """Return the active executor, for the call of ``name`` (a primitive, or the dotted name of an activity).
 
     Raises ``OutsideWorkflow``, whose message has that name, if no workflow code runs in this thread.
@@ -56,7 +52,7 @@ def active_runtime(name: str) -> WorkflowRuntime:
     return runtime
 
 
-def runtime_for(primitive: Primitive, name: str | None = None) -> WorkflowRuntime:
+def runtime_for(primitive: Primitive, name: str | None = None) -> Any:
     """Return the active executor, if ``primitive`` may be called in the present place.
 
     ``name`` stands for the primitive in error messages. Pass it for the call of an activity. Raises ``OutsideWorkflow``
@@ -76,7 +72,7 @@ def runtime_for(primitive: Primitive, name: str | None = None) -> WorkflowRuntim
     return runtime
 
 
-def unit_for(primitive: Primitive, name: str | None = None) -> Unit:
+def unit_for(primitive: Primitive, name: str | None = None) -> Any:
     """Return the active unit (the coroutine of workflow code that runs now), if it may call ``primitive``.
 
     The arguments and the errors are those of ``runtime_for``.
@@ -87,7 +83,7 @@ def unit_for(primitive: Primitive, name: str | None = None) -> Unit:
     return unit if unit is not None and primitive.acts else _check_unit(unit, primitive, name)
 
 
-def _check_unit(unit: Unit | None, primitive: Primitive, name: str | None) -> Unit:
+def _check_unit(unit: Any, primitive: Primitive, name: str | None) -> Any:
     """Raise ``NestingError`` if ``unit`` may not call ``primitive``, and ``OutsideWorkflow`` if there is no unit."""
     if unit is None:
         raise OutsideWorkflow(f"{name or primitive.name} was called outside a unit of the workflow")
@@ -100,7 +96,7 @@ def _check_unit(unit: Unit | None, primitive: Primitive, name: str | None) -> Un
 
 
 @contextmanager
-def use_runtime(runtime: WorkflowRuntime) -> Iterator[None]:
+def use_runtime(runtime: Any) -> Iterator[None]:
     """Return a context manager whose block runs as workflow code of the run of ``runtime``.
 
     An async generator that starts inside belongs to the unit (coroutine of workflow code) that started it, which closes
@@ -151,7 +147,7 @@ def is_guarded() -> bool:
     return _thread_state.runtime is not None or _thread_state.pure_context is not None
 
 
-def current_runtime() -> WorkflowRuntime | None:
+def current_runtime() -> Any:
     """Return the executor whose workflow code runs in this thread, or None."""
     return _thread_state.runtime
 

@@ -13,7 +13,8 @@ from temporalex_django.core.history.activation import Completion, Refusal
 from temporalex_django.core.history.events import DELIVERED, Command, Job, Reader
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import deep_copy
-from temporalex_django.core.run_context import RunContext, WorkflowRuntime
+from temporalex_django.core.run_context import RunContext
+from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.errors import PayloadError, TemporalexError
 

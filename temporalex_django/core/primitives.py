@@ -11,7 +11,7 @@ from temporalex_django.core.determinism import guard
 from temporalex_django.core.messages.phase import Phase
 from temporalex_django.core.names import to_seconds
 from temporalex_django.core.payloads.codec import deep_copy
-from temporalex_django.core.run_context import WorkflowRuntime
+from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.typed_dicts import WaitInfo
 from temporalex_django.core.units.conditions import Condition, takes_state
 from temporalex_django.core.units.ivar import IVar

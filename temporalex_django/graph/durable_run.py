@@ -21,7 +21,7 @@ from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.results import Err, Event
-from temporalex_django.core.run_context import WorkflowRuntime
+from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.typed_dicts import WaitInfo
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.errors import ActionNotPermitted, ActivityNotFound, PayloadError, ResumeRefused, TemporalexError

@@ -46,7 +46,7 @@ from temporalex_django.errors import (
 )
 
 if TYPE_CHECKING:
-    from temporalex_django.core.run_context import WorkflowRuntime
+    from temporalex_django.core.runtime_protocol import WorkflowRuntime
 
 
 # --- phase ------------------------------------------------------------------------------------------------------------

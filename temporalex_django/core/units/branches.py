@@ -17,7 +17,7 @@ from temporalex_django.core.messages.phase import accepts_arguments, invoke, sig
 from temporalex_django.core.names import counted
 from temporalex_django.core.primitive_table import SAGA, SHIELD, Primitive
 from temporalex_django.core.results import Async, Err
-from temporalex_django.core.run_context import WorkflowRuntime
+from temporalex_django.core.runtime_protocol import WorkflowRuntime
 from temporalex_django.core.units.ivar import Call, Halt, IVar, PendingCall
 from temporalex_django.core.units.scheduler import Unit
 from temporalex_django.errors import Cancelled, NestingError, WorkflowDefinitionError
@@ -290,7 +290,7 @@ class _Scope(PendingCall):
 
     def enter(self) -> Unit:
         """Check that the block is allowed here, record that it is entered, and return the current unit."""
-        unit = current.unit_for(self.primitive)
+        unit: Unit = current.unit_for(self.primitive)
         if self._entered:
             raise NestingError(f"{self.name} was entered twice: call it again for a second block")
         self._entered = True

@@ -5,16 +5,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from temporalex_django.core import current
 from temporalex_django.errors import NestingError, NotAwaited
 
 if TYPE_CHECKING:
-    from temporalex_django.core.messages.mailbox import Signal
     from temporalex_django.core.primitive_table import Primitive
     from temporalex_django.core.typed_dicts import WaitInfo
-    from temporalex_django.core.units.scheduler import Unit
 
 
 # --- unawaited --------------------------------------------------------------------------------------------------------
@@ -41,6 +39,16 @@ def _track_collector(phase: str, _: object) -> None:
 gc.callbacks.append(_track_collector)
 
 
+class Waiter(Protocol):
+    """A unit of workflow code, as the variables that it waits for see it."""
+
+    @property
+    def name(self) -> str: ...
+
+    def wake(self) -> None:
+        """Let the unit run again."""
+
+
 class Unawaited:
     """The calls of primitives by one unit that it has not used yet.
 
@@ -59,7 +67,7 @@ class Unawaited:
         self.dropped: tuple[Entry, ...] = ()
         self.lost: tuple[Entry, ...] = ()
 
-    def wait_error(self, unit: Unit) -> NotAwaited:
+    def wait_error(self, unit: Waiter) -> NotAwaited:
         """Return the error for a coroutine (``unit``) that is about to wait after it dropped calls without an await.
 
         Each call is reported once.
@@ -68,7 +76,7 @@ class Unawaited:
         self.lost += dropped
         return _not_awaited_error(unit, dropped)
 
-    def end_error(self, unit: Unit) -> NotAwaited | None:
+    def end_error(self, unit: Waiter) -> NotAwaited | None:
         """Return the error for a coroutine (``unit``) that ends with calls of primitives it never used, or None."""
         entries = [*self.lost, *self.dropped, *self.unused_calls.values()]
         self.unused_calls.clear()
@@ -119,7 +127,7 @@ class PendingCall:
                 owner.dropped += (entry,)
 
 
-def _not_awaited_error(unit: Unit, entries: Sequence[Entry]) -> NotAwaited:
+def _not_awaited_error(unit: Waiter, entries: Sequence[Entry]) -> NotAwaited:
     names = ", ".join(name for name, _ in entries)
     name, form = entries[0]
     return NotAwaited(f"{unit.name} called {names} and never awaited it: write `{form.format(name)}`")
@@ -165,8 +173,8 @@ class IVar:
         self.is_full = False
         self.value: Any = None
         self.error: BaseException | None = None
-        self.taken_signals: tuple[Signal, ...] = ()
-        self.waiters: list[Unit] = []
+        self.taken_signals: tuple[Any, ...] = ()
+        self.waiters: list[Waiter] = []
 
     @property
     def labels(self) -> Sequence[str]:

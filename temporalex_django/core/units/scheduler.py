@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from contextvars import Context, ContextVar
 from operator import attrgetter
 from types import AsyncGeneratorType
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from temporalex_django.core import current
 from temporalex_django.core.determinism import guard
@@ -20,10 +20,6 @@ from temporalex_django.core.failures import is_error
 from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.units.ivar import Halt, IVar, Unawaited
 from temporalex_django.errors import Cancelled, DeterminismViolation, NestingError
-
-if TYPE_CHECKING:
-    from temporalex_django.core.messages.mailbox import Signal
-
 
 # --- scheduler --------------------------------------------------------------------------------------------------------
 #
@@ -92,7 +88,7 @@ class Unit:
         self.context: Context = Context() if parent is None else inherit_context(parent.context)
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.generators: list[AsyncGeneratorType[Any, Any]] = []
-        self.taken_signals: tuple[Signal, ...] = ()
+        self.taken_signals: tuple[Any, ...] = ()
         self.waiting: IVar | None = None
         self.error: BaseException | None = None  # thrown into the coroutine at the next step
         self.cancelled = False  # Cancelled is due at the next wait outside of a shield

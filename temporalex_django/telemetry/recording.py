@@ -110,10 +110,6 @@ class Recorder:
         """Return the facts of the last sample; none if this process took none in the last ``FACTS_MAX_AGE`` seconds."""
         return self._facts if time.monotonic() - self._facts_at <= FACTS_MAX_AGE else {}
 
-    def facts_age(self) -> float:
-        """Return the seconds since the last sample of this process; infinity without one."""
-        return time.monotonic() - self._facts_at
-
     # --- limits and errors -------------------------------------------------------------------------------------------
 
     def _limit_names(self, metric: Metric, label_values: tuple[str, ...]) -> tuple[str, ...]:

@@ -162,11 +162,6 @@ def handler_types(fn: Any) -> tuple[Any, Any]:
     return hints.get(first, Any) if first is not None else Any, answer_type_of(hints.get("return", Any))
 
 
-def first_annotation(fn: Any) -> Any:
-    """Return the annotation of the first parameter of a handler, or ``Any`` if there is none."""
-    return handler_types(fn)[0]
-
-
 def require_storable_answer(answer_type: Any, *, label: str) -> None:
     """Raise ``WorkflowDefinitionError`` if no answer could be read back as the type that a handler declares.
 

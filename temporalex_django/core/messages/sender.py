@@ -153,13 +153,6 @@ def _size_of(value: str, label: str) -> int:
         raise InvalidHeaders(f"{label} has a character that UTF-8 cannot encode") from None
 
 
-def merge_headers(first: Headers | None, second: Headers | None) -> Headers | None:
-    """Return the headers of both; where both have a name, the value in ``second`` counts. None if there are none."""
-    if not first or not second:
-        return second or first or None
-    return {**first, **second}
-
-
 def headers_attributes(headers: Headers | None) -> dict[str, Any]:
     """Return headers as attributes of jobs, commands and events; an empty dictionary if there are none."""
     return {"headers": dict(headers)} if headers else {}

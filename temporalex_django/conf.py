@@ -337,13 +337,7 @@ def read() -> tuple[Settings, list[str]]:
     """
     # By identity, not equality: `override_settings` replaces the object, and comparing dicts would cost at every use.
     global _cached_settings  # noqa: PLW0603 - a memo of one entry
-    settings, raw_settings = _django_settings(), None
-    # LazySettings keeps values that were read in its `__dict__` until they are overridden. Reading there is faster than
-    # an attribute access, and settings are read in every turn.
-    if settings is not None:
-        raw_settings = object.__getattribute__(settings, "__dict__").get(SETTING)
-    if raw_settings is None:
-        raw_settings = _raw_settings(settings)
+    raw_settings = _raw_settings()
     if _cached_settings is None or _cached_settings[0] is not raw_settings:
         values = raw_settings if isinstance(raw_settings, Mapping) else _NO_SETTINGS
         hints = _hints()
@@ -516,11 +510,20 @@ def _django_settings() -> Any:
     return settings
 
 
-def _raw_settings(settings: Any) -> Any:
-    """Return the value of ``TEMPORALEX`` in the settings of Django; an empty mapping if there is none."""
+def _raw_settings() -> Any:
+    """Return the value of ``TEMPORALEX``; an empty mapping if there is none."""
+    settings = _django_settings()
+    # Always the same object without settings: `read` compares by identity.
+    if settings is None:
+        return _NO_SETTINGS
+    # LazySettings keeps values that were read in its `__dict__` until they are overridden. Reading there is faster than
+    # an attribute access, and settings are read in every turn.
+    cached_settings = object.__getattribute__(settings, "__dict__").get(SETTING)
+    if cached_settings is not None:
+        return cached_settings
     # An attribute access would raise ImproperlyConfigured; tests in memory may have Django installed and not use it.
-    if settings is None or not (settings.configured or _has_settings_module()):
-        return _NO_SETTINGS  # always the same object: `read` compares by identity
+    if not settings.configured and not _has_settings_module():
+        return _NO_SETTINGS
     return getattr(settings, SETTING, _NO_SETTINGS)
 
 

@@ -422,6 +422,9 @@ def release_activities(storage: WorkerStorage, epoch: int) -> tuple[int, int]:
     """
     now = storage.now()
     storage.sql.execute("delete from temporalex_permit where owner = %s", [epoch])
+    # Most workers stop without an activity.
+    if not storage.sql.select("select 1 from temporalex_activity_task where owner = %s limit 1", [epoch], ("int4",)):
+        return 0, 0
     # Background tasks have no chain to send a message to. Their log of attempts is in their options, so they take the
     # path of other results.
     background_results = [

@@ -39,7 +39,7 @@ def _track_collector(phase: str, _: object) -> None:
 gc.callbacks.append(_track_collector)
 
 
-class Waiter(Protocol):
+class WaitingUnit(Protocol):
     """A unit of workflow code, as the variables that it waits for see it."""
 
     @property
@@ -67,7 +67,7 @@ class Unawaited:
         self.dropped: tuple[Entry, ...] = ()
         self.lost: tuple[Entry, ...] = ()
 
-    def wait_error(self, unit: Waiter) -> NotAwaited:
+    def wait_error(self, unit: WaitingUnit) -> NotAwaited:
         """Return the error for a coroutine (``unit``) that is about to wait after it dropped calls without an await.
 
         Each call is reported once.
@@ -76,7 +76,7 @@ class Unawaited:
         self.lost += dropped
         return _not_awaited_error(unit, dropped)
 
-    def end_error(self, unit: Waiter) -> NotAwaited | None:
+    def end_error(self, unit: WaitingUnit) -> NotAwaited | None:
         """Return the error for a coroutine (``unit``) that ends with calls of primitives it never used, or None."""
         entries = [*self.lost, *self.dropped, *self.unused_calls.values()]
         self.unused_calls.clear()
@@ -127,7 +127,7 @@ class PendingCall:
                 owner.dropped += (entry,)
 
 
-def _not_awaited_error(unit: Waiter, entries: Sequence[Entry]) -> NotAwaited:
+def _not_awaited_error(unit: WaitingUnit, entries: Sequence[Entry]) -> NotAwaited:
     names = ", ".join(name for name, _ in entries)
     name, form = entries[0]
     return NotAwaited(f"{unit.name} called {names} and never awaited it: write `{form.format(name)}`")
@@ -174,7 +174,7 @@ class IVar:
         self.value: Any = None
         self.error: BaseException | None = None
         self.taken_signals: tuple[Any, ...] = ()
-        self.waiters: list[Waiter] = []
+        self.waiters: list[WaitingUnit] = []
 
     @property
     def labels(self) -> Sequence[str]:

@@ -101,23 +101,26 @@ def compare_with_runs(
         for run in sample_runs:
             if (mismatch := _find_unreadable(run)) is not None:
                 mismatches.append(mismatch)
-            # A run without a first turn has no history to replay, and that of a run on a cluster is not here.
-            elif run.started_at is not None and run.mirrored_at is None:
+            # A run without a first turn has no history to replay.
+            elif run.started_at is not None:
                 replayed_ids.append(run.pk)
     mismatches += _missing_activities(alias, runs)
-    done, differences = 0, list[dict[str, Any]]()
+    done, differences, left_out = 0, list[dict[str, Any]](), Counter[str]()
     # In batches, so that progress can be reported and only a few histories are in memory.
     while done < len(replayed_ids):
         checked = replay_runs(replayed_ids[done : done + _BATCH_SIZE])
         misfits += checked.findings
         differences += [finding for finding in checked.differences if finding["kind"] == "input"]
+        left_out.update(checked.left_out)
         done = min(done + _BATCH_SIZE, len(replayed_ids))
         report(done, len(replayed_ids))
     mismatches += _misfits_by_cause(misfits)
     diagnoses = deploy_diagnoses(
-        [*_merge(mismatches)], runs=sum(row["count"] for row in rows), replayed=len(replayed_ids)
+        [*_merge(mismatches)],
+        runs=sum(row["count"] for row in rows),
+        replayed=len(replayed_ids) - left_out.total(),
     )
-    diagnoses += cluster_diagnoses(candidate_runs.filter(mirrored_at__isnull=False).count())
+    diagnoses += cluster_diagnoses(left_out)
     return [*diagnoses, *input_diagnoses([*_input_mismatches(differences)], strict=strict)]
 
 

@@ -1,7 +1,7 @@
 """Replay recorded histories with the current code, as a check before a deploy.
 
-Nothing is written. The exit status is 1 if a history does not match the code, and 6 if all others were replayed but
-some took too long.
+Nothing is written. The exit status is 1 if a history does not match the code or could not be read from the Temporal
+cluster, and 6 if all others were replayed but some took too long.
 """
 
 from __future__ import annotations
@@ -12,24 +12,27 @@ import os
 import random
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Final, Literal, NamedTuple
 from uuid import UUID
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from temporalex_django.authoring import workflow
+from temporalex_django.backends.routing import cluster_module
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import replay
 from temporalex_django.core.history.events import HistoryEvent, ReplayDifference
-from temporalex_django.core.names import counted
+from temporalex_django.core.names import TABLES, TEMPORAL, counted
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import DeadlockDetected, NondeterminismError, PayloadError, TemporalexError
@@ -47,12 +50,14 @@ class ReplayBatch(NamedTuple):
 
     ``histories`` is their number. ``findings`` has a dict for each history that does not match the code or cannot be
     used, or whose replay took too long, with the fields of ``HistoryMisfit``. ``differences`` has the inputs and
-    durations that differ in the others.
+    durations that differ in the others. ``left_out`` counts the runs on a Temporal cluster whose histories could not be
+    read there, by the reason.
     """
 
     histories: int
     findings: list[Finding]
     differences: list[Finding]
+    left_out: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,27 +106,31 @@ class HistoryDifference:
 class HistoriesReplayed:
     """The result of ``temporalex replay``.
 
-    ``checked`` and ``clean`` are numbers of histories. ``on_cluster`` is the number of runs on a Temporal cluster,
-    whose histories are there and were not replayed. ``findings`` are the histories that do not fit the code, and those
-    whose replay took too long. ``differences`` may have been made on purpose.
+    ``checked`` and ``clean`` are numbers of histories. ``on_cluster`` is the number of runs on a Temporal cluster that
+    were to be replayed. ``left_out`` counts those whose histories could not be read there, by the reason. ``findings``
+    are the histories that do not fit the code, and those whose replay took too long. ``differences`` may have been made
+    on purpose.
     """
 
     checked: int
     clean: int
     on_cluster: int
+    left_out: Mapping[str, int]
     findings: Sequence[HistoryMisfit]
     differences: Sequence[HistoryDifference]
 
 
 #: Number of runs that a process replays at a time.
 _CHUNK_SIZE = 20
+#: Filters for runs whose histories are on a Temporal cluster.
+_ON_CLUSTER: Final = {"mirrored_at__isnull": False}
 
 
 class ReplayCommand:
     """Replay recorded histories with the current code, as a check before a deploy.
 
-    Nothing is written. The exit status is 1 if a history does not match the code, and 6 if all others were replayed but
-    some took too long.
+    Nothing is written. The exit status is 1 if a history does not match the code or could not be read from the Temporal
+    cluster, and 6 if all others were replayed but some took too long.
     """
 
     output: ClassVar[Any] = HistoriesReplayed
@@ -132,7 +141,17 @@ class ReplayCommand:
             "--workflow", action="append", metavar="NAME", help="Only runs of this workflow (can be repeated)."
         )
         parser.add_argument("--open", action="store_true", help="Only open runs.")
-        parser.add_argument("--sample", type=int, metavar="N", help="Replay only N runs, chosen at random.")
+        parser.add_argument(
+            "--backend",
+            choices=(TABLES, TEMPORAL),
+            help="Only runs of this backend. Without it, the open runs on a Temporal cluster are replayed, too.",
+        )
+        parser.add_argument(
+            "--sample",
+            type=int,
+            metavar="N",
+            help="Replay only N runs, chosen at random among runs of different versions, lengths and waits.",
+        )
         parser.add_argument("--seed", type=int, default=0, help="Seed of the random choice (default: 0).")
         parser.add_argument(
             "--file",
@@ -186,12 +205,13 @@ class ReplayCommand:
             runs: list[Any] = [str(path) for path in _history_files(file)]
             replay_chunk = partial(replay_files, only=filters["workflow"], timeout=timeout)
         else:
-            candidates = _select_runs(filters["workflow"], open=filters["open"])
-            on_cluster_count = candidates.filter(mirrored_at__isnull=False).count()
-            runs = _choose(candidates.filter(mirrored_at=None), sample=sample, seed=filters["seed"])
+            candidates = _select_runs(filters["workflow"], open=filters["open"], backend=filters["backend"])
+            runs = _choose(candidates, sample=sample, seed=filters["seed"])
+            on_cluster_count = len({*runs} & {*candidates.filter(**_ON_CLUSTER).values_list("pk", flat=True)})
         chunks = [runs[i : i + _CHUNK_SIZE] for i in range(0, len(runs), _CHUNK_SIZE)]
         findings: list[Finding] = []
         differences: list[Finding] = []
+        left_out: Counter[str] = Counter()
         checked_count = 0
         # Other processes cannot see what an open transaction has written.
         shared = not connections[get_settings().DATABASE].in_atomic_block
@@ -203,12 +223,14 @@ class ReplayCommand:
                 checked_count += batch.histories
                 findings += batch.findings
                 differences += batch.differences
+                left_out.update(batch.left_out)
                 mismatch_count = sum(finding["error"] != DeadlockDetected.code for finding in findings)
                 report_progress(checked_count, len(runs), f", {counted(mismatch_count, 'does', 'do')} not match")
         report = HistoriesReplayed(
             checked=checked_count,
             clean=checked_count - len(findings),
             on_cluster=on_cluster_count,
+            left_out=left_out,
             findings=[*map(_misfit_output, findings)],
             differences=[HistoryDifference(**difference) for difference in differences],
         )
@@ -230,6 +252,10 @@ def _fail_for_findings(report: HistoriesReplayed, *, strict: bool) -> None:
         verb = "does" if mismatch_count == 1 else "do"
         text = f"{mismatch_count:,} of {_histories(report.checked)} {verb} not match the code"
         next_step = "Fix the code, or create a new version of it."
+        raise CommandError(printing.with_next_step(text, next_step), returncode=printing.FINDINGS)
+    if report.left_out:
+        text = f"{counted(sum(report.left_out.values()), 'open run', 'open runs')} on the Temporal cluster could not be replayed"
+        next_step = "Replay again when the cluster answers. To leave out its runs on purpose, pass --backend tables."
         raise CommandError(printing.with_next_step(text, next_step), returncode=printing.FINDINGS)
     differing = {(difference.run, difference.source) for difference in report.differences if difference.kind == "input"}
     if strict and differing:
@@ -257,16 +283,47 @@ def replay_runs(runs: Sequence[UUID], *, timeout: float | None = None) -> Replay
     """
     storage = DjangoStorage()
     records = storage.run_records(runs)
-    batch = ReplayBatch(len(runs), [], [])
-    for run in runs:
-        labels = {"run": str(run), "id": records[run].workflow_id, "workflow": records[run].workflow}
+    rows = Instance.objects.using(storage.alias).filter(pk__in=runs)
+    executions = {row.pk: row for row in rows.filter(**_ON_CLUSTER).only("cluster_id", "cluster_run_id")}
+    batch = ReplayBatch(len(runs), [], [], {})
+    labels_by_run = {
+        run: {"run": str(run), "id": records[run].workflow_id, "workflow": records[run].workflow} for run in runs
+    }
+    for run, labels in labels_by_run.items():
+        if run in executions:
+            continue
         try:
             events = storage.histories({run: 0})[run]
         except TemporalexError as exc:
             batch.findings.append({**labels, **_error_finding(exc)})
             continue
         _replay_history(labels, events, batch, timeout)
-    return batch
+    if not executions:
+        return batch
+    return _replay_on_cluster({run: labels_by_run[run] for run in executions}, executions, batch, timeout)
+
+
+def _replay_on_cluster(
+    labels_by_run: Mapping[UUID, Finding], rows: Mapping[UUID, Instance], batch: ReplayBatch, timeout: float | None
+) -> ReplayBatch:
+    """Replay runs from their histories on the Temporal cluster, and return ``batch`` with the results."""
+    limit = timeout if timeout is not None else replay_limit(0)
+    run_code = partial(watchdog.run, limit=limit, label="a run on the Temporal cluster", by_processor_time=True)
+    ids = {run: str(row.cluster_run_id) for run, row in rows.items()}
+    try:
+        executions = [(row.cluster_id, ids[run]) for run, row in rows.items()]
+        outcomes = cluster_module("rebuild").replay_runs(executions, run_code=run_code)
+    except (TemporalexError, ImportError) as exc:
+        return batch._replace(histories=batch.histories - len(rows), left_out={str(exc): len(rows)})
+    gone = 0
+    for run, labels in labels_by_run.items():
+        outcome = outcomes.get(ids[run])
+        if outcome is None:
+            gone += 1
+        elif outcome.error is not None:
+            batch.findings.append({**labels, **_error_finding(outcome.error)})
+    left_out = {"the Temporal cluster does not have the run any more": gone} if gone else {}
+    return batch._replace(histories=batch.histories - gone, left_out=left_out)
 
 
 def replay_files(
@@ -276,7 +333,7 @@ def replay_files(
 
     A file that cannot be read is a finding, and so is one of a workflow that is not in ``only``.
     """
-    batch = ReplayBatch(len(paths), [], [])
+    batch = ReplayBatch(len(paths), [], [], {})
     for path in paths:
         try:
             history_file = replay.load(Path(path).read_bytes(), source=path)
@@ -340,21 +397,33 @@ def _error_finding(error: BaseException) -> Finding:
     return finding
 
 
-def _select_runs(workflow: Sequence[str] | None, *, open: bool) -> QuerySet[Instance]:
-    """Return the runs that have started, oldest first. ``open`` leaves out closed ones."""
+def _select_runs(workflow: Sequence[str] | None, *, open: bool, backend: str | None) -> QuerySet[Instance]:
+    """Return the runs that have started, oldest first, on a cluster only open ones, as with ``open``."""
     runs = Instance.objects.using(get_settings().DATABASE).filter(started_at__isnull=False).order_by("id")
+    if backend != TEMPORAL:
+        runs = runs.filter(Q(mirrored_at=None) | Q(closed_at=None))
+    if backend is not None:
+        runs = runs.filter(closed_at=None, **_ON_CLUSTER) if backend == TEMPORAL else runs.filter(mirrored_at=None)
     if workflow:
         runs = runs.filter(workflow__in=workflow)
     return runs.open() if open else runs
 
 
 def _choose(runs: QuerySet[Instance], *, sample: int | None, seed: int) -> list[UUID]:
-    """Return ids of ``sample`` runs (None: of all), chosen at random; one ``seed`` makes one choice."""
-    run_ids = list(runs.values_list("pk", flat=True))
+    """Return ids of ``sample`` runs (None: of all); one ``seed`` makes one choice.
+
+    They are chosen at random, in turn from the runs of each class, version, length (by powers of two) and wait.
+    """
+    if sample is None:
+        return list(runs.values_list("pk", flat=True))
+    groups: dict[tuple[Any, ...], list[UUID]] = {}
+    for pk, name, version, length, waits in runs.values_list("pk", "workflow", "version", "chain__length", "waits"):
+        groups.setdefault((name, version, length.bit_length(), str((waits or [None])[0])), []).append(pk)
+    choose = random.Random(seed)  # noqa: S311 - a repeatable sample
+    shuffled = [choose.sample(groups[key], len(groups[key])) for key in sorted(groups)]
+    in_turn = (pk for turn in zip_longest(*shuffled) for pk in turn if pk is not None)
     # Sorted again, so that a sample runs in the same order each time.
-    if sample is not None and sample < len(run_ids):
-        run_ids = sorted(random.Random(seed).sample(run_ids, sample))  # noqa: S311 - a repeatable sample
-    return run_ids
+    return sorted(islice(in_turn, sample))
 
 
 def _history_files(names: Sequence[str]) -> list[Path]:
@@ -435,9 +504,6 @@ def _print_report(command: BaseCommand, report: HistoriesReplayed) -> None:
             f", {counted(len(report.differences), 'input or duration differs', 'inputs and durations differ')}"
         )
     printing.write_line(command, f"{text}{timeouts_text}{differences_text}")
-    if report.on_cluster:
-        printing.write_line(
-            command,
-            f"Runs on a Temporal cluster, which were not replayed: {report.on_cluster:,}. Use the Replayer of "
-            "Temporal's SDK with TemporalexPlugin.",
-        )
+    for reason, count in report.left_out.items():
+        runs_text = counted(count, "run", "runs")
+        printing.write_line(command, printing.escape(f"{runs_text} on the Temporal cluster not replayed: {reason}"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -303,17 +303,21 @@ def deploy_diagnoses(mismatches: Sequence[CodeMismatch], *, runs: int, replayed:
     return [Diagnosis(severity="note", code="fits", text=text % words, next_step=_("Deploy it."))]
 
 
-def cluster_diagnoses(count: int) -> list[Diagnosis]:
-    """Return a warning about ``count`` open runs on a Temporal cluster, whose histories were not replayed."""
-    if not count:
-        return []
-    text = ngettext(
-        "%(count)d open run is on a Temporal cluster. Its history was not replayed with this code.",
-        "%(count)d open runs are on a Temporal cluster. Their histories were not replayed with this code.",
-        count,
-    )
-    next_step = _("Replay them with the Replayer of Temporal's SDK and TemporalexPlugin before you deploy.")
-    return [Diagnosis(severity="warning", code="deploy_cluster", text=text % {"count": count}, next_step=next_step)]
+def cluster_diagnoses(left_out: Mapping[str, int]) -> list[Diagnosis]:
+    """Return warnings about runs on a Temporal cluster that could not be replayed, which are counted by the reason."""
+    texts = {
+        reason: ngettext(
+            "%(count)d open run on a Temporal cluster could not be replayed with this code: %(reason)s.",
+            "%(count)d open runs on a Temporal cluster could not be replayed with this code: %(reason)s.",
+            count,
+        )
+        % {"count": count, "reason": reason}
+        for reason, count in left_out.items()
+    }
+    next_step = _("Replay them when the cluster answers: temporalex replay --backend temporal.")
+    return [
+        Diagnosis(severity="warning", code="deploy_cluster", text=text, next_step=next_step) for text in texts.values()
+    ]
 
 
 def input_diagnoses(mismatches: Sequence[CodeMismatch], *, strict: bool) -> list[Diagnosis]:

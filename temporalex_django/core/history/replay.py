@@ -211,10 +211,15 @@ class TracingExecutor(Executor):
 
     def _suspended_place(self) -> str | None:
         """Return ``path:line`` where the oldest unit waits, else the first line of ``run``; None before the start."""
-        for unit in self.scheduler.units.values():
-            if place := _place_of_unit(unit):
-                return place
+        if place := suspended_place(self):
+            return place
         return f"{self._run_code.co_filename}:{self._run_code.co_firstlineno}" if self._run_code is not None else None
+
+
+def suspended_place(executor: Executor) -> str | None:
+    """Return ``path:line`` where the oldest unit of a run waits, or None if none waits in user code."""
+    places = (_place_of_unit(unit) for unit in executor.scheduler.units.values())
+    return next((place for place in places if place), None)
 
 
 def _place_of_unit(unit: Unit) -> str | None:

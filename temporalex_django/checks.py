@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from types import FrameType, ModuleType
 from typing import Any
 
-from django.apps import AppConfig, apps
+from django.apps import apps
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - the name Django gives it
 from django.db import DatabaseError, connections
@@ -49,9 +49,8 @@ _BROKER_PACKAGE = "temporalex_django.workers.q2"
 
 
 @register(TAG)
-def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_settings(*_: Any, **__: Any) -> list[CheckMessage]:
     """Check ``TEMPORALEX`` for unknown names, wrong types, and a codec or a database that does not exist."""
-    del app_configs
     messages: list[CheckMessage] = [Error(problem, id="temporalex_django.E001") for problem in conf.problems()]
     alias = conf.read()[0].DATABASE
     if alias not in settings.DATABASES:
@@ -66,9 +65,8 @@ def check_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Ch
 
 
 @register(TAG)
-def check_time_zones(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_time_zones(*_: Any, **__: Any) -> list[CheckMessage]:
     """Warn that workers, commands and starts are refused in a project whose times have no time zone."""
-    del app_configs
     if settings.USE_TZ:
         return []
     return [
@@ -82,9 +80,8 @@ def check_time_zones(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[
 
 
 @register(TAG)
-def check_cluster_sdk(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_cluster_sdk(*_: Any, **__: Any) -> list[CheckMessage]:
     """Check that runs that live on a Temporal cluster can be reached: the SDK is installed."""
-    del app_configs
     classes = [cls.name for cls in workflows.concrete_classes() if cls.backend == TEMPORAL]
     if find_spec("temporalio") is not None or not (classes or conf.uses_cluster(conf.read()[0])):
         return []
@@ -99,9 +96,8 @@ def check_cluster_sdk(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
 
 
 @register(TAG)
-def check_cluster_setting(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_cluster_setting(*_: Any, **__: Any) -> list[CheckMessage]:
     """Check that the settings name the Temporal cluster on which classes live: otherwise no worker polls it."""
-    del app_configs
     if conf.uses_cluster(conf.read()[0]):
         return []
     return [
@@ -130,9 +126,8 @@ def shared_transaction_problems(backend: str) -> Iterator[str]:
 
 
 @register(TAG)
-def check_shared_transactions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_shared_transactions(*_: Any, **__: Any) -> list[CheckMessage]:
     """Check that no class on a Temporal cluster needs a transaction with its run; warn about those that cannot move."""
-    del app_configs
     messages: list[CheckMessage] = [
         Error(
             f"{problem}, but the class runs on a Temporal cluster.",
@@ -154,9 +149,8 @@ def check_shared_transactions(app_configs: Sequence[AppConfig] | None, **_: Any)
 
 
 @register(TAG)
-def check_database(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_database(*_: Any, **__: Any) -> list[CheckMessage]:
     """Check that the database of the runs is set up so that workflows can rely on it."""
-    del app_configs
     try:
         connection = connections[conf.read()[0].DATABASE]
     except ConnectionDoesNotExist:
@@ -256,9 +250,8 @@ def unapplied_migrations(alias: str) -> list[str]:
 
 
 @register(TAG)
-def check_cluster(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_cluster(*_: Any, **__: Any) -> list[CheckMessage]:
     """Check the setting ``Q_CLUSTER`` when the project runs django-q2: its broker, its timeouts and its cache."""
-    del app_configs
     cluster = getattr(settings, "Q_CLUSTER", None)
     if not isinstance(cluster, dict):
         return []
@@ -342,12 +335,11 @@ def _broker_problems(path: str) -> Iterator[CheckMessage]:
 
 
 @register(TAG)
-def check_names(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_names(*_: Any, **__: Any) -> list[CheckMessage]:
     """Check the modules of installed apps for two definitions that share a name: the later would replace the earlier.
 
     A definition may be imported from elsewhere. Modules of tests may define a name again.
     """
-    del app_configs
     return [
         Error(
             f"The {duplicate.kind} {duplicate.name!r} is defined twice: in {' and in '.join(duplicate.places)}.",
@@ -373,9 +365,8 @@ def _app_modules() -> list[ModuleType]:
 
 
 @register(TAG)
-def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_definitions(*_: Any, **__: Any) -> list[CheckMessage]:
     """Report definitions that were refused when their module was imported, and graphs that are invalid now."""
-    del app_configs
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
     from temporalex_django.graph import definition as validation  # noqa: PLC0415 - only for this check
     from temporalex_django.graph.workflow import GraphWorkflow  # noqa: PLC0415 - as above
@@ -393,9 +384,8 @@ def check_definitions(app_configs: Sequence[AppConfig] | None, **_: Any) -> list
 
 
 @register(TAG)
-def check_queues(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_queues(*_: Any, **__: Any) -> list[CheckMessage]:
     """Warn about limits of queues that no code of the project names: a limit with a misspelt name has no effect."""
-    del app_configs
     from temporalex_django.workers.admission import unknown_queues  # noqa: PLC0415 - filled by autodiscovery
 
     return [
@@ -411,9 +401,8 @@ def check_queues(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Chec
 
 
 @register(TAG)
-def check_stored_fields(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_stored_fields(*_: Any, **__: Any) -> list[CheckMessage]:
     """Warn about published state and search attributes that are plain text beside a codec, which may encrypt."""
-    del app_configs
     from temporalex_django.authoring import workflow  # noqa: PLC0415 - filled by autodiscovery
 
     path = conf.read()[0].PAYLOAD_CODEC
@@ -451,12 +440,11 @@ def check_stored_fields(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
 
 
 @register(TAG)
-def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_workflow_code(*_: Any, **__: Any) -> list[CheckMessage]:
     """Warn about workflow code that calls what the guard refuses, forgets an await, or depends on the process.
 
     The check reads the source and runs none of it, so it can be wrong: it never reports an Error.
     """
-    del app_configs
     return [
         Warning(
             f"{path}:{finding.line}: {finding.call} in workflow code ({finding.function}): {finding.problem}.",
@@ -470,9 +458,8 @@ def check_workflow_code(app_configs: Sequence[AppConfig] | None, **_: Any) -> li
 
 
 @register(TAG)
-def check_calls(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_calls(*_: Any, **__: Any) -> list[CheckMessage]:
     """Warn about handlers that their phase would refuse, annotations that name nothing, and nameless activities."""
-    del app_configs
     handler_warnings: list[CheckMessage] = [
         Warning(
             f"{problem} ({cls.name}).",
@@ -504,9 +491,8 @@ def check_calls(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Check
 
 
 @register(TAG)
-def check_unloaded_modules(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_unloaded_modules(*_: Any, **__: Any) -> list[CheckMessage]:
     """Warn about workflows and activities in modules of apps that no process loads."""
-    del app_configs
     return [
         Warning(
             f"{definition.path}:{definition.line} defines {definition.name}, but nothing loads {definition.module}.",
@@ -520,12 +506,11 @@ def check_unloaded_modules(app_configs: Sequence[AppConfig] | None, **_: Any) ->
 
 
 @register(TAG)
-def check_hash_seed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_hash_seed(*_: Any, **__: Any) -> list[CheckMessage]:
     """Warn about workflow code that iterates sets, in a process that has a random hash seed.
 
     ``temporalex worker`` sets the seed of the project by itself.
     """
-    del app_configs
     from temporalex_django.workers import app_modules  # noqa: PLC0415 - it needs the settings
 
     # With one seed in every process, sets iterate in one order, and a replay sees the order of the first execution.
@@ -546,9 +531,8 @@ def check_hash_seed(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[C
 
 
 @register(Tags.urls)
-def check_routes(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:
+def check_routes(*_: Any, **__: Any) -> list[CheckMessage]:
     """Report view sets with routes of runs whose router does not accept regular expressions, which they need."""
-    del app_configs
     # Without the module loaded, no view of the project uses the mixin; importing it would need REST framework.
     mixin = getattr(sys.modules.get("temporalex_django.rest.mixin"), "WorkflowViewMixin", None)
     if mixin is None or not getattr(settings, "ROOT_URLCONF", None):

@@ -269,6 +269,7 @@ def test_at_run_time_a_difference_is_one_warning_without_a_value(env: Any, order
     assert h.result() == "well"
     [said] = [one for one in caplog.records if "different input" in one.getMessage()]
     assert "ActivityScheduled, seq 1, activity tests.support.runs.work: value.… differs" in said.getMessage()
+    assert "more)" not in said.getMessage()
     assert S3CRET not in caplog.text
     assert "secret" not in said.getMessage()
     assert said.__dict__["workflow_id"] == h.id

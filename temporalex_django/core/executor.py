@@ -216,12 +216,12 @@ class Executor:
         if self.opened_human_tasks is not None:
             self.opened_human_tasks.begin()
         completion = self.journal.begin(changed=activation.start is not None or dispatcher.unfinished)
+        run_context.replaying = activation.replaying
         dispatcher.begin(
             is_budget_spent=None if activation.replaying else is_budget_spent,
             judge=judge,
             recorded=activation.delivery,
         )
-        run_context.replaying = activation.replaying
         run_context.now = activation.now
         run_context.history_length = activation.history_length
         run_context.suggests_continue_as_new = activation.suggests_continue_as_new
@@ -238,7 +238,7 @@ class Executor:
             Context().run(self._deliver, activation, carried, waiting, incoming)
         finally:
             run_context.replaying = False
-        unjudged, requests = dispatcher.end()
+        unjudged, requests = dispatcher.end(self._position)
         if activation.replaying:
             completion.delivery = activation.delivery
             dispatcher.handler_runner.failures.check()
@@ -308,7 +308,7 @@ class Executor:
         The arguments are those of ``_deliver``.
         """
         dispatcher = self.dispatcher
-        dispatcher.mailbox.updates.extend(waiting)
+        dispatcher.receive_waiting(waiting)
         if activation.start is not None:
             self._start(activation.start)
         # The order of the jobs is the host's; a replay builds the same one. Messages follow in
@@ -382,6 +382,8 @@ class Executor:
             self.run_context.set_blocking_error(exc)
             raise
         self.run_context.closed = kind
+        if kind != "ContinueAsNew":
+            self.dispatcher.refuse_waiting()
         if kind == "FailWorkflow":
             self.run_context.note_failure(attributes, error)
         leftovers, failures = self.dispatcher.mailbox.buffered_signals(), self.dispatcher.handler_runner.failures

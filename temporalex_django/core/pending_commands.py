@@ -9,8 +9,9 @@ from itertools import islice
 from typing import Any
 
 from temporalex_django.core.failures import activity_failure, child_failure, external_failure
-from temporalex_django.core.history.activation import Completion, Refusal
+from temporalex_django.core.history.activation import Completion, LostMessage, Refusal
 from temporalex_django.core.history.events import DELIVERED, Command, Job, Reader
+from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.run_context import RunContext, WorkflowRuntime
@@ -311,6 +312,10 @@ class Journal:
     def reject_update(self, update_id: str, error: TemporalexError) -> None:
         """Record that an update, or a request, was rejected with ``error``."""
         self.completion.rejected.append((update_id, error))
+
+    def lose(self, kind: str, name: str, sender: Sender | None, error: TemporalexError) -> None:
+        """Record that a message which waited after a reset is refused with this error; see ``LostMessage``."""
+        self.completion.lost.append(LostMessage(kind, name, sender, error.code))
 
     def grant_request(self, request_id: str) -> None:
         """Record that the request with this id was accepted."""

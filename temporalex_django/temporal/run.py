@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, cast
@@ -36,6 +37,8 @@ logger = logging.getLogger("temporalex_django.temporal")
 
 #: Most calls of one run without a result. The server refuses a task that leaves more than 2,000 of one kind pending.
 MAX_PENDING: Final = 1_900
+#: Answers to updates. One that the previous run of the chain has accepted gets none here.
+_ANSWERS: Final = ("AcceptUpdate", "CompleteUpdate", "FailUpdate")
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
 
@@ -171,6 +174,8 @@ class TemporalRun(InstanceFacts):
 
         ``start`` has the attributes with which a new run starts, or is None.
         """
+        had_phase = self.executor.dispatcher.had_phase
+        order = self._inbox.prepare_repeated(inbound, replaying=act.is_replaying, had_phase=had_phase)
         carried = self._facts.get("carried") if start is not None else None
         timers = {number for _, number in self.executor.due_timers(_LATEST)} if inbound.skips else ()
         failed = self.executor.dispatcher.handler_runner.failures.open_failures
@@ -195,9 +200,10 @@ class TemporalRun(InstanceFacts):
         if completion.changed:
             self._seed = None
             self.history.record(activation, completion, self.executor)
-        if completion.delivery != NO_DELIVERY:
+        record = replace(completion.delivery, order=order) if order else completion.delivery
+        if record != NO_DELIVERY:
             self._markers += 1
-            written.append(write_record(self._markers, completion.delivery))
+            written.append(write_record(self._markers, record))
         return written + self._write(completion)
 
     def _activate(self, activation: Activation) -> Completion:
@@ -236,6 +242,7 @@ class TemporalRun(InstanceFacts):
         written = [
             self._writer.write(Command(kind, None, {"id": request_id, "result": None}), self._protocol_ids)
             for request_id in completion.granted
+            if request_id in self._protocol_ids
             for kind in ("AcceptUpdate", "CompleteUpdate")
         ]
         rejected = [(update_id, error_data(error)) for update_id, error in completion.rejected]
@@ -246,7 +253,7 @@ class TemporalRun(InstanceFacts):
                 self._called.setdefault(command.seq, command.attributes)
             if command.kind == "ContinueAsNew":
                 written.append(self._continue_as_new(command, completion))
-            else:
+            elif command.kind not in _ANSWERS or command.attributes["id"] in self._protocol_ids:
                 written.append(self._writer.write(command, self._protocol_ids))
         if completion.closed is None and self._inbox.signals:
             written.append(self._start_rest_timer())

@@ -40,6 +40,7 @@ from temporalex_django.engine.contracts.records import (
     RunWrite,
 )
 from temporalex_django.engine.ids import uuid7
+from temporalex_django.engine.refusals import RefusedRedelivery
 from temporalex_django.engine.run_closing import parent_messages
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn_report import TurnReport
@@ -314,6 +315,12 @@ def _write_run(
         _reopen_chain(run, state, storage)
         Instance.objects.using(storage.alias).filter(pk=row.pk).update(closed_at=None, closing=None)
     write = RunWrite(run=state, instance=_columns(run, row), failed_signals=[*run.failed_signals])
+    write.refused_redeliveries = [
+        RefusedRedelivery(
+            **lost._asdict(), run_id=row.pk, workflow=row.workflow, workflow_id=row.workflow_id, at=run.now
+        )
+        for lost in run.lost
+    ]
     write.human_tasks = [
         HumanTaskWrite(
             run_id=row.pk,

@@ -226,7 +226,7 @@ class Executor:
         run_context.history_length = activation.history_length
         run_context.suggests_continue_as_new = activation.suggests_continue_as_new
         run_context.admits_updates = activation.admit_updates
-        pending_commands.set_limit(activation.max_pending)
+        pending_commands.begin(activation.max_pending, activation.max_calls, activation.max_bytes)
         if activation.seed is not None:
             self._seed, self._rng = activation.seed, None
         carried = activation.start.get("carried", 0) if activation.start is not None else 0

@@ -36,7 +36,6 @@ from temporalex_django.models import Instance, Lease, Outbox
 
 #: The notification that wakes the dispatchers of workers. No queue has this name.
 OUTBOX_QUEUE: Final = "__outbox"
-_MAX_REMEMBERED: Final = 10_000
 
 
 class DeliveryRefused(Exception):
@@ -304,7 +303,7 @@ def _uses_try(row: OutboxRow, error: Exception) -> bool:
     uses_try = getattr(error, "uses_try", True)
     if uses_try is not None:
         return bool(uses_try)
-    if len(_sent_before) >= _MAX_REMEMBERED:
+    if len(_sent_before) >= 100 * policy.OUTBOX_BATCH:  # other processes may have sent most of these rows
         _sent_before.clear()
     now = _sent[row.destination]
     before, _sent_before[row.id] = _sent_before.get(row.id, now), now

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import Final
 
 from temporalex_django.core.history.events import DELIVERED, Job
+from temporalex_django.core.messages.dispatcher import Dispatcher
 from temporalex_django.core.typed_dicts import CarriedMessages
 from temporalex_django.temporal import names
 from temporalex_django.temporal.activation import Inbound
@@ -24,12 +25,14 @@ class TemporalInbox:
         self._signal_ids: set[str] = set()
         self._was_reset = False
 
-    def prepare_repeated(self, inbound: Inbound, *, replaying: bool, had_phase: bool) -> tuple[tuple[str, int], ...]:
+    def prepare_repeated(
+        self, inbound: Inbound, dispatcher: Dispatcher, *, replaying: bool
+    ) -> tuple[tuple[str, int], ...]:
         """Prepare the messages that the server delivers again after a reset; return ``DeliveryRecord.order``.
 
         The SDK delivers them in their order, but in a replay it delivers the signals first. They come with the new
         seed, and wait for code that takes them (``Update.waits``). All updates before the first phase wait like that.
-        ``had_phase`` is True if the run has opened one.
+        ``dispatcher`` is that of the run.
         """
         is_behind_reset, order = inbound.seed is not None, inbound.record.order
         self._was_reset = self._was_reset or is_behind_reset
@@ -38,7 +41,7 @@ class TemporalInbox:
         elif is_behind_reset and not replaying:
             order = _order_of(inbound.messages)
         for job in inbound.messages if self._was_reset else ():
-            is_early = job.kind == "UpdateRequested" and not had_phase
+            is_early = job.kind == "UpdateRequested" and not dispatcher.had_phase
             if job.kind != "SignalReceived" and (is_behind_reset or is_early):
                 job.attributes["waits"] = True
         return order
@@ -53,7 +56,7 @@ class TemporalInbox:
         the previous run, or None. ``timers`` are the numbers of the timers that run, and ``failed`` the ids of signals
         whose handler has failed: such a signal is delivered again if it is sent again.
         """
-        answers = [job for job in inbound.answers if job.attributes["seq"] < names.REST_TIMERS]
+        answers = [job for job in inbound.answers if not is_rest(job)]
         jobs = [job for job in answers if job.kind == DELIVERED]
         jobs += [job for job in answers if job.kind != DELIVERED]
         skips = self._skips(inbound, timers)
@@ -91,6 +94,11 @@ class TemporalInbox:
         is_new = message_id not in self._signal_ids or message_id in failed
         self._signal_ids.add(message_id)
         return is_new
+
+
+def is_rest(job: Job) -> bool:
+    """Return True for the timer behind which the rest of a long inbox, or of many calls, comes."""
+    return bool(job.attributes["seq"] >= names.REST_TIMERS)
 
 
 def _order_of(messages: Sequence[Job]) -> tuple[tuple[str, int], ...]:

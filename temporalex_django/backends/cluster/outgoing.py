@@ -47,6 +47,7 @@ from temporalex_django.errors import (
 )
 from temporalex_django.models import HumanTask, Instance, Message, Outbox
 from temporalex_django.temporal import names
+from temporalex_django.temporal.start_facts import TASK_LIMITS
 
 _MAX_TRIES: Final = 20
 #: Seconds between tries while the server is busy with the run. After them the row waits for a dispatcher.
@@ -170,6 +171,7 @@ class StartKind(ClusterKind):
             "version": run.version,
             "chain": str(row.chain_id),
             "run": str(run.id),
+            "limits": TASK_LIMITS,
         }
         if run.parent is not None:
             facts["parent"] = run.parent

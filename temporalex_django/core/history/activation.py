@@ -163,9 +163,11 @@ class Activation:
     For hosts of other packages, ``consumes_all`` says that the host cannot deliver a message again. What comes behind a
     continue-as-new then goes to the next run (``Completion.carried``).
 
-    Two limits exist for such hosts, and are recorded with the activation. ``admit_updates`` accepts an
-    update behind a busy handler at once and queues it. ``max_pending`` is the largest number of unresolved calls
-    (activities, children, external messages). Further calls are deferred, in their order.
+    These limits exist for such hosts, and are recorded with the activation. ``admit_updates`` accepts an update behind
+    a busy handler at once and queues it. ``max_pending`` is the largest number of unresolved calls (activities,
+    children, external messages). ``max_calls`` and ``max_bytes`` are the largest number and JSON size of the calls that
+    one activation emits; one call is emitted whatever its size, unless ``max_calls`` is 0. Further calls are deferred,
+    in their order.
     """
 
     now: datetime
@@ -178,6 +180,8 @@ class Activation:
     copied: Mapping[str, Any] | None = None
     admit_updates: bool = False
     max_pending: int | None = None
+    max_calls: int | None = None
+    max_bytes: int = 0
     consumes_all: bool = False
     delivery: DeliveryRecord = NO_DELIVERY
 
@@ -424,6 +428,8 @@ def _build_activation(group: Sequence[HistoryEvent]) -> RecordedActivation:
         copied=stamp.get("copied"),
         admit_updates=stamp.get("admit_updates", False),
         max_pending=stamp.get("max_pending"),
+        max_calls=stamp.get("max_calls"),
+        max_bytes=stamp.get("max_bytes", 0),
         delivery=_delivery_record(stamp, failed),
     )
     return RecordedActivation(activation, outputs)

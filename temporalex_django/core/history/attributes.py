@@ -88,6 +88,8 @@ class ActivationStartedAttributes(TypedDict):
     head: int
     admit_updates: NotRequired[bool]
     max_pending: NotRequired[int | None]
+    max_calls: NotRequired[int]
+    max_bytes: NotRequired[int]
     delivered: NotRequired[list[int]]
     refused: NotRequired[list[int]]
     denied: NotRequired[list[str]]

@@ -30,7 +30,7 @@ _SHAPE_KEYS = frozenset(
     {"seq", "activity", "workflow", "name", "id", "run_id", "version", "type", "status", "queue", "step", "scope", "sender", "by"}
     | {"attempt", "attempts", "due", "duration", "timeout", "options", "after", "head", "delivered", "parent", "child"}
     | {"parent_close", "engine", "format", "outside", "deprecated", "carried", "max_pending", "admit_updates", "never_consumed"}
-    | {"begin", "worker", "search_attributes", "number", "untouched", "failed", "failed_signals"}
+    | {"begin", "worker", "search_attributes", "number", "untouched", "failed", "failed_signals", "waits", "denied", "max_calls", "max_bytes"}
 )  # fmt: skip
 _CHILD_KINDS = kinds_of("child")
 _TEXT_KEYS = frozenset({"message", "cause", "traceback", "cause_traceback"})

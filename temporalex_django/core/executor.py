@@ -216,17 +216,17 @@ class Executor:
         if self.opened_human_tasks is not None:
             self.opened_human_tasks.begin()
         completion = self.journal.begin(changed=activation.start is not None or dispatcher.unfinished)
+        run_context.replaying = activation.replaying
         dispatcher.begin(
             is_budget_spent=None if activation.replaying else is_budget_spent,
             judge=judge,
             recorded=activation.delivery,
         )
-        run_context.replaying = activation.replaying
         run_context.now = activation.now
         run_context.history_length = activation.history_length
         run_context.suggests_continue_as_new = activation.suggests_continue_as_new
         run_context.admits_updates = activation.admit_updates
-        pending_commands.set_limit(activation.max_pending)
+        pending_commands.begin(activation.max_pending, activation.max_calls, activation.max_bytes)
         if activation.seed is not None:
             self._seed, self._rng = activation.seed, None
         carried = activation.start.get("carried", 0) if activation.start is not None else 0
@@ -238,7 +238,7 @@ class Executor:
             Context().run(self._deliver, activation, carried, waiting, incoming)
         finally:
             run_context.replaying = False
-        unjudged, requests = dispatcher.end()
+        unjudged, requests = dispatcher.end(self._position)
         if activation.replaying:
             completion.delivery = activation.delivery
             dispatcher.handler_runner.failures.check()
@@ -299,7 +299,7 @@ class Executor:
     ) -> None:
         """Deliver as ``_deliver`` says, while the thread counts as running workflow code of this run."""
         dispatcher = self.dispatcher
-        dispatcher.mailbox.updates.extend(waiting)
+        dispatcher.receive_waiting(waiting)
         if activation.start is not None:
             self._start(activation.start)
         # The order of the jobs is the host's; a replay builds the same one. Messages follow in
@@ -361,6 +361,8 @@ class Executor:
             self.run_context.set_blocking_error(exc)
             raise
         self.run_context.closed = kind
+        if kind != "ContinueAsNew":
+            self.dispatcher.refuse_waiting()
         if kind == "FailWorkflow":
             self.run_context.note_failure(attributes, error)
         leftovers, failures = self.dispatcher.mailbox.buffered_signals(), self.dispatcher.handler_runner.failures

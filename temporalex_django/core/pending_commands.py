@@ -9,8 +9,9 @@ from itertools import islice
 from typing import Any
 
 from temporalex_django.core.failures import activity_failure, child_failure, external_failure
-from temporalex_django.core.history.activation import Completion, Refusal
+from temporalex_django.core.history.activation import Completion, LostMessage, Refusal
 from temporalex_django.core.history.events import DELIVERED, Command, Job, Reader
+from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.run_context import RunContext
@@ -26,7 +27,9 @@ from temporalex_django.errors import PayloadError, TemporalexError
 class PendingCommands:
     """The calls that are not resolved yet, each under a number. The event that resolves a call names that number.
 
-    A host may limit how many calls are unresolved (``max_pending``). Calls beyond the limit are deferred, in order.
+    A host may limit how many calls are unresolved (``max_pending``), and how many an activation emits (``max_calls``,
+    ``max_bytes``). Calls beyond a limit are deferred, in order. ``emitted`` and ``emitted_bytes`` are the number and
+    the JSON size of the calls of the last activation, for a host that limits them.
     """
 
     __slots__ = (
@@ -34,6 +37,8 @@ class PendingCommands:
         "_deferred_commands",
         "_journal",
         "_last_number",
+        "_max_bytes",
+        "_max_calls",
         "_max_pending",
         "_resolvers",
         "_run_context",
@@ -41,6 +46,8 @@ class PendingCommands:
         "_timers",
         "activities",
         "children",
+        "emitted",
+        "emitted_bytes",
         "had_children",
         "readers",
     )  # fmt: skip
@@ -53,6 +60,9 @@ class PendingCommands:
         self.had_children = False
         self.readers: dict[int, Reader] = {}  # for inputs that a replay has still to compare
         self._max_pending: int | None = None
+        self._max_calls: int | None = None
+        self._max_bytes = 0
+        self.emitted = self.emitted_bytes = 0
         self._cancelled_children: set[int] = set()  # numbers of ``CancelChild`` that no host has confirmed
         self._deferred_commands: dict[int, Command] = {}
         self._resolvers: dict[int, Callable[[Job], None]] = {}
@@ -194,9 +204,15 @@ class PendingCommands:
 
     # -- called by the executor ---------------------------------------------------------------------------------------
 
-    def set_limit(self, max_pending: int | None) -> None:
-        """Set the largest number of unresolved calls for the current activation. None means no limit."""
-        self._max_pending = max_pending
+    def begin(self, max_pending: int | None, max_calls: int | None, max_bytes: int) -> None:
+        """Begin a new activation with its limits; see ``Activation``. None means no limit."""
+        self._max_pending, self._max_calls, self._max_bytes = max_pending, max_calls, max_bytes
+        self.emitted = self.emitted_bytes = 0
+
+    @property
+    def can_emit(self) -> bool:
+        """True if calls were deferred that only the limits of one activation keep back."""
+        return self._max_calls is not None and bool(self._deferred_commands) and self._capacity() > 0
 
     def deliver(self, job: Job) -> None:
         """Deliver the job that resolves a call. Raises ``TemporalexError`` for a call that was never issued."""
@@ -220,11 +236,25 @@ class PendingCommands:
         """Emit deferred commands, oldest first, as far as the limit allows."""
         if not self._deferred_commands:
             return
-        capacity = len(self._deferred_commands)
-        if self._max_pending is not None:
-            capacity = min(capacity, self._max_pending - (self._pending_count() - capacity))
-        for number in list(islice(self._deferred_commands, max(capacity, 0))):
+        for number in list(islice(self._deferred_commands, max(self._capacity(), 0))):
+            if not self._fits(self._deferred_commands[number]):
+                break
             self._journal.add(self._deferred_commands.pop(number))
+
+    def _capacity(self) -> int:
+        """Return how many of the deferred commands may be emitted by the limit of unresolved calls."""
+        count = len(self._deferred_commands)
+        return count if self._max_pending is None else min(count, self._max_pending - (self._pending_count() - count))
+
+    def _fits(self, command: Command) -> bool:
+        """Return True if the activation may emit one more command, which then counts."""
+        if self._max_calls is None:
+            return True
+        size = len(codec.encode(command.attributes))
+        if self.emitted >= self._max_calls or (self.emitted and self.emitted_bytes + size > self._max_bytes):
+            return False
+        self.emitted, self.emitted_bytes = self.emitted + 1, self.emitted_bytes + size
+        return True
 
     def due_timers(self, until: datetime) -> list[tuple[datetime, int]]:
         """Return the timers that are due at ``until`` or before, in order of time.
@@ -247,7 +277,9 @@ class PendingCommands:
     def _emit_or_defer(self, command: Command) -> None:
         """Defer the command while the limit of unresolved calls is reached."""
         assert command.seq is not None
-        if self._max_pending is not None and self._pending_count() > self._max_pending:
+        is_full = self._max_pending is not None and self._pending_count() > self._max_pending
+        # With limits of the activation, no call overtakes a deferred one.
+        if is_full or (self._max_calls is not None and self._deferred_commands) or not self._fits(command):
             self._deferred_commands[command.seq] = command
         else:
             self._journal.add(command)
@@ -312,6 +344,10 @@ class Journal:
     def reject_update(self, update_id: str, error: TemporalexError) -> None:
         """Record that an update, or a request, was rejected with ``error``."""
         self.completion.rejected.append((update_id, error))
+
+    def lose(self, kind: str, name: str, sender: Sender | None, error: TemporalexError) -> None:
+        """Record that a message which waited after a reset is refused with this error; see ``LostMessage``."""
+        self.completion.lost.append(LostMessage(kind, name, sender, error.code))
 
     def grant_request(self, request_id: str) -> None:
         """Record that the request with this id was accepted."""

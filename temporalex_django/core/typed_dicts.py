@@ -16,12 +16,14 @@ class CarriedMessages(TypedDict):
     """Messages that a run passes to the next run of its chain.
 
     ``signals`` are those that no code took. ``cancel`` is a cancel request that the code of this run has not noticed.
-    ``failed`` has ``{"id", "name"}`` of signals whose handler failed and that nobody has delivered again.
+    ``failed`` has ``{"id", "name"}`` of signals whose handler failed and that nobody has delivered again. ``waiting``
+    has pairs of the kind and the attributes of a job, for updates and requests that were accepted and not taken.
     """
 
     signals: list[dict[str, Any]]
     cancel: dict[str, Any] | None
     failed: NotRequired[list[dict[str, Any]]]
+    waiting: NotRequired[list[tuple[str, dict[str, Any]]]]
 
 
 class WaitInfo(TypedDict):

@@ -11,6 +11,7 @@ is sent.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field
@@ -46,7 +47,15 @@ class DeliveryRefused(Exception):
 
 
 class DeliveryFailed(Exception):
-    """Raised by a kind if a row could not be sent now. Its text is stored with the row, so it must quote no payload."""
+    """Raised by a kind if a row could not be sent now. Its text is stored with the row, so it must quote no payload.
+
+    ``uses_try`` is False if the destination takes no row now, so that the try does not count. It is None if that is not
+    known: the try then counts if other rows are sent to the destination between two tries of this one.
+    """
+
+    def __init__(self, text: str, *, uses_try: bool | None = True) -> None:
+        super().__init__(text)
+        self.uses_try = uses_try
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +86,10 @@ class OutboxKind(Protocol):
         """
 
     def settle(self, row: OutboxRow, answer: Any, storage: DjangoStorage) -> None:
-        """Store the answer, in the transaction that deletes the row."""
+        """Store the answer, in the transaction that deletes the row.
+
+        If it raises ``DeliveryFailed``, nothing is stored, and the row is tried again.
+        """
 
     def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
         """Store that the row was refused, in the transaction that makes it a dead letter or drops it.
@@ -216,8 +228,8 @@ def deliver(
             _store_failure(row, exc, storage)
         else:
             process.reached("send: after")
-            _store_answer(row, value, storage)
-            sent += 1
+            _sent[row.destination] += 1
+            sent += _store_answer(row, value, storage)
     if refusal is not None:
         raise refusal
     return sent
@@ -260,17 +272,43 @@ def _raise(error: Exception) -> Any:
     raise error
 
 
-def _store_answer(row: OutboxRow, answer: Any, storage: DjangoStorage) -> None:
-    with storage.transaction("outbox sent"):
-        if _delete(row, storage):
-            kind = kind_of(row.kind)
-            assert kind is not None
-            kind.settle(row, answer, storage)
+def _store_answer(row: OutboxRow, answer: Any, storage: DjangoStorage) -> bool:
+    """Delete the row, and let its kind store the answer. Returns False if the kind cannot now: it is tried again."""
+    kind = kind_of(row.kind)
+    assert kind is not None
+    try:
+        with storage.transaction("outbox sent"):
+            if _delete(row, storage):
+                kind.settle(row, answer, storage)
+    except DeliveryFailed as exc:
+        _try_later(row, exc, storage)
+        return False
+    return True
+
+
+#: Rows that this process has sent, by destination; and that number at the last try of a row, by the id of the row.
+_sent: Counter[str] = Counter()
+_sent_before: dict[UUID, int] = {}
+
+
+def _uses_try(row: OutboxRow, error: Exception) -> bool:
+    """Return True if a failed try of the row counts; see ``DeliveryFailed``."""
+    uses_try = getattr(error, "uses_try", True)
+    if uses_try is not None:
+        return bool(uses_try)
+    if len(_sent_before) >= 100 * policy.OUTBOX_BATCH:  # other processes may have sent most of these rows
+        _sent_before.clear()
+    now = _sent[row.destination]
+    before, _sent_before[row.id] = _sent_before.get(row.id, now), now
+    return now > before
 
 
 def _store_failure(row: OutboxRow, error: Exception, storage: DjangoStorage) -> None:
     """Make the row due again after a pause, or a dead letter if its kind gives up."""
     kind = kind_of(row.kind)
+    if not _uses_try(row, error):
+        _wait_for_destination(row, error, storage)
+        return
     if kind is not None and row.tries >= kind.max_tries:
         gave_up = TemporalexError(f"given up after {row.tries} tries: {_text(error)}")
         _store_refusal(row, gave_up, storage, keep=True, code="gave_up")
@@ -281,6 +319,17 @@ def _store_failure(row: OutboxRow, error: Exception, storage: DjangoStorage) -> 
 def _try_later(row: OutboxRow, error: Exception, storage: DjangoStorage) -> None:
     pause = min(policy.OUTBOX_FIRST_PAUSE * 2 ** (row.tries - 1), policy.OUTBOX_LONGEST_PAUSE)
     _own_row(row, storage).update(due_at=storage.now() + timedelta(seconds=pause), error=_text(error))
+
+
+def _wait_for_destination(row: OutboxRow, error: Exception, storage: DjangoStorage) -> None:
+    """Make the row due again after a pause that grows with its age, and take the try back.
+
+    The first try stays counted, since it may have been sent.
+    """
+    now = storage.now()
+    pause = min(max((now - row.created_at).total_seconds(), policy.OUTBOX_FIRST_PAUSE), policy.OUTBOX_LONGEST_PAUSE)
+    changes = {"due_at": now + timedelta(seconds=pause), "tries": max(row.tries - 1, 1), "error": _text(error)}
+    _own_row(row, storage).update(**changes)
 
 
 def _store_refusal(

@@ -29,6 +29,8 @@ class TemporalHistory:
         """Add the events of the last activation of ``executor``, which has had an effect, to the history."""
         self._activations += 1
         stamp: dict[str, Any] = {"head": 0, "admit_updates": True, "max_pending": activation.max_pending}
+        if activation.max_calls is not None:
+            stamp |= {"max_calls": activation.max_calls, "max_bytes": activation.max_bytes}
         if activation.seed is not None:
             stamp["seed"] = activation.seed
         start = None if activation.start is None else dict(activation.start)

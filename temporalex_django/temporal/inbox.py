@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Sequence
+from itertools import accumulate
 from typing import Final
 
 from temporalex_django.core.history.events import DELIVERED, Job
+from temporalex_django.core.messages.dispatcher import Dispatcher
 from temporalex_django.core.typed_dicts import CarriedMessages
 from temporalex_django.temporal import names
 from temporalex_django.temporal.activation import Inbound
@@ -21,6 +23,28 @@ class TemporalInbox:
     def __init__(self) -> None:
         self.signals: deque[Job] = deque()
         self._signal_ids: set[str] = set()
+        self._was_reset = False
+
+    def prepare_repeated(
+        self, inbound: Inbound, dispatcher: Dispatcher, *, replaying: bool
+    ) -> tuple[tuple[str, int], ...]:
+        """Prepare the messages that the server delivers again after a reset; return ``DeliveryRecord.order``.
+
+        The SDK delivers them in their order, but in a replay it delivers the signals first. They come with the new
+        seed, and wait for code that takes them (``Update.waits``). All updates before the first phase wait like that.
+        ``dispatcher`` is that of the run.
+        """
+        is_behind_reset, order = inbound.seed is not None, inbound.record.order
+        self._was_reset = self._was_reset or is_behind_reset
+        if order:
+            inbound.messages = _restore_order(inbound.messages, order)
+        elif is_behind_reset and not replaying:
+            order = _order_of(inbound.messages)
+        for job in inbound.messages if self._was_reset else ():
+            is_early = job.kind == "UpdateRequested" and not dispatcher.had_phase
+            if job.kind != "SignalReceived" and (is_behind_reset or is_early):
+                job.attributes["waits"] = True
+        return order
 
     def order_jobs(
         self, inbound: Inbound, carried: CarriedMessages | None, *, timers: Collection[int], failed: Container[str]
@@ -32,7 +56,7 @@ class TemporalInbox:
         the previous run, or None. ``timers`` are the numbers of the timers that run, and ``failed`` the ids of signals
         whose handler has failed: such a signal is delivered again if it is sent again.
         """
-        answers = [job for job in inbound.answers if job.attributes["seq"] < names.REST_TIMERS]
+        answers = [job for job in inbound.answers if not is_rest(job)]
         jobs = [job for job in answers if job.kind == DELIVERED]
         jobs += [job for job in answers if job.kind != DELIVERED]
         skips = self._skips(inbound, timers)
@@ -43,6 +67,7 @@ class TemporalInbox:
             jobs.append(inbound.cancel)
         if carried is not None:
             jobs += [Job("SignalReceived", dict(signal)) for signal in carried["signals"]]
+            jobs += _waiting_jobs(carried)
         return jobs + self._take_messages(inbound, failed), [job.attributes["seq"] for job in skips]
 
     def _skips(self, inbound: Inbound, timers: Collection[int]) -> list[Job]:
@@ -69,3 +94,40 @@ class TemporalInbox:
         is_new = message_id not in self._signal_ids or message_id in failed
         self._signal_ids.add(message_id)
         return is_new
+
+
+def is_rest(job: Job) -> bool:
+    """Return True for the timer behind which the rest of a long inbox, or of many calls, comes."""
+    return bool(job.attributes["seq"] >= names.REST_TIMERS)
+
+
+def _order_of(messages: Sequence[Job]) -> tuple[tuple[str, int], ...]:
+    """Return ``DeliveryRecord.order`` of the messages that come again after a reset."""
+    if len(messages) > MAX_SIGNALS:
+        return ()
+    counts = accumulate(job.kind == "SignalReceived" for job in messages)
+    pairs = zip(messages, counts, strict=True)
+    return tuple((job.attributes["id"], count) for job, count in pairs if job.kind != "SignalReceived")
+
+
+def _restore_order(messages: Sequence[Job], order: Sequence[tuple[str, int]]) -> list[Job]:
+    """Return the messages of a replay in the order that ``_order_of`` has recorded. Others follow them."""
+    signals = [job for job in messages if job.kind == "SignalReceived"]
+    others = {job.attributes["id"]: job for job in messages if job.kind != "SignalReceived"}
+    restored: list[Job] = []
+    start = 0
+    for message_id, count in order:
+        restored += signals[start:count]
+        start = count
+        if message_id in others:
+            restored.append(others.pop(message_id))
+    return [*restored, *signals[start:], *others.values()]
+
+
+def _waiting_jobs(carried: CarriedMessages) -> list[Job]:
+    """Return the jobs of updates and requests that wait since a reset of the previous run."""
+    jobs = [Job(kind, dict(attributes)) for kind, attributes in carried.get("waiting", ())]
+    for job in jobs:
+        if job.attributes.get("after") == len(carried["signals"]):
+            job.attributes["after"] = None  # it comes behind all of them
+    return jobs

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, cast
@@ -27,15 +28,17 @@ from temporalex_django.temporal.activation import ActivationReader, Inbound
 from temporalex_django.temporal.commands import CommandWriter, write_record
 from temporalex_django.temporal.failures import fault_data, task_failure
 from temporalex_django.temporal.history import TemporalHistory
-from temporalex_django.temporal.inbox import TemporalInbox
+from temporalex_django.temporal.inbox import TemporalInbox, is_rest
 from temporalex_django.temporal.instance import InstanceFacts
 from temporalex_django.temporal.options import HostOptions
-from temporalex_django.temporal.start_facts import StartFacts
+from temporalex_django.temporal.start_facts import TASK_LIMITS, StartFacts, TaskRoom
 
 logger = logging.getLogger("temporalex_django.temporal")
 
 #: Most calls of one run without a result. The server refuses a task that leaves more than 2,000 of one kind pending.
 MAX_PENDING: Final = 1_900
+#: Answers to updates. One that the previous run of the chain has accepted gets none here.
+_ANSWERS: Final = ("AcceptUpdate", "CompleteUpdate", "FailUpdate")
 _LATEST: Final = datetime.max.replace(tzinfo=UTC)
 
 
@@ -107,8 +110,7 @@ class TemporalRun(InstanceFacts):
         self.executor.expect_markers(inbound.patches)
         if inbound.seed is not None:
             self._seed = inbound.seed
-        refused = inbound.refused_updates
-        written = [self._write_rejection(update_id, error_data(error)) for update_id, error in refused]
+        written = [self._write_rejection(key, error_data(error)) for key, error in inbound.refused_updates]
         now = self.now(act, inbound)
         if inbound.cancel is not None and self._class.cancels_at_once:
             written += self._cancel_at_once(inbound, now)
@@ -134,6 +136,7 @@ class TemporalRun(InstanceFacts):
             scheduled_for=datetime.fromisoformat(slot) if (slot := facts.get("scheduled_for")) else None,
             headers=facts.get("headers"),
         )
+        self._room = TaskRoom(facts.get("limits"))
         self.history = TemporalHistory()
         self._new_executor(skip_failed=False)
         self._writer = CommandWriter(
@@ -171,13 +174,16 @@ class TemporalRun(InstanceFacts):
 
         ``start`` has the attributes with which a new run starts, or is None.
         """
+        order = self._inbox.prepare_repeated(inbound, self.executor.dispatcher, replaying=act.is_replaying)
         carried = self._facts.get("carried") if start is not None else None
         timers = {number for _, number in self.executor.due_timers(_LATEST)} if inbound.skips else ()
         failed = self.executor.dispatcher.handler_runner.failures.open_failures
         jobs, skipped = self._inbox.order_jobs(inbound, carried, timers=timers, failed=failed)
         written = [self._writer.write(Command("CancelTimer", number, {}), {}) for number in skipped]
-        if not (jobs or start is not None or self.executor.unfinished):
+        rests = self.executor.pending_commands.can_emit and any(map(is_rest, inbound.answers))
+        if not (jobs or start is not None or self.executor.unfinished or rests):
             return written
+        self._room.begin(act.history_length)
         activation = Activation(
             now=now,
             jobs=tuple(jobs),
@@ -188,16 +194,20 @@ class TemporalRun(InstanceFacts):
             replaying=act.is_replaying,
             admit_updates=True,
             max_pending=MAX_PENDING,
+            max_calls=self._room.calls,
+            max_bytes=self._room.bytes,
             consumes_all=True,
             delivery=inbound.record,
         )
         completion = self._activate(activation)
+        self._room.take(self.executor.pending_commands)
         if completion.changed:
             self._seed = None
             self.history.record(activation, completion, self.executor)
-        if completion.delivery != NO_DELIVERY:
+        record = replace(completion.delivery, order=order) if order else completion.delivery
+        if record != NO_DELIVERY:
             self._markers += 1
-            written.append(write_record(self._markers, completion.delivery))
+            written.append(write_record(self._markers, record))
         return written + self._write(completion)
 
     def _activate(self, activation: Activation) -> Completion:
@@ -236,6 +246,7 @@ class TemporalRun(InstanceFacts):
         written = [
             self._writer.write(Command(kind, None, {"id": request_id, "result": None}), self._protocol_ids)
             for request_id in completion.granted
+            if request_id in self._protocol_ids
             for kind in ("AcceptUpdate", "CompleteUpdate")
         ]
         rejected = [(update_id, error_data(error)) for update_id, error in completion.rejected]
@@ -246,11 +257,9 @@ class TemporalRun(InstanceFacts):
                 self._called.setdefault(command.seq, command.attributes)
             if command.kind == "ContinueAsNew":
                 written.append(self._continue_as_new(command, completion))
-            else:
+            elif command.kind not in _ANSWERS or command.attributes["id"] in self._protocol_ids:
                 written.append(self._writer.write(command, self._protocol_ids))
-        if completion.closed is None and self._inbox.signals:
-            written.append(self._start_rest_timer())
-        return written
+        return written + self._start_rest_timer(completion)
 
     def _continue_as_new(self, command: Command, completion: Completion) -> WorkflowCommand:
         """Return the command that starts the next run of the chain.
@@ -283,12 +292,16 @@ class TemporalRun(InstanceFacts):
         """
         snapshot, headers = self.executor.four_eyes_snapshot(child=child), self.run_info.headers
         shared = {"snapshot": snapshot, "search_attributes": search_attributes, "headers": headers}
-        return cast("StartFacts", {**facts, **{name: fact for name, fact in shared.items() if fact}})
+        return cast(
+            "StartFacts", {**facts, "limits": TASK_LIMITS, **{key: fact for key, fact in shared.items() if fact}}
+        )
 
-    def _start_rest_timer(self) -> WorkflowCommand:
-        """Return a timer of no seconds, which causes another activation for signals that were too many for this one."""
+    def _start_rest_timer(self, completion: Completion) -> list[WorkflowCommand]:
+        """Return a timer of no seconds, which causes another activation, if signals or calls were too many for one."""
+        if completion.closed is not None or not (self._inbox.signals or self.executor.pending_commands.can_emit):
+            return []
         self._rest_timers += 1
-        return self._writer.write(Command("StartTimer", names.REST_TIMERS + self._rest_timers, {"duration": 0}), {})
+        return [self._writer.write(Command("StartTimer", names.REST_TIMERS + self._rest_timers, {"duration": 0}), {})]
 
     def _write_rejection(self, update_id: str, error: Mapping[str, Any]) -> WorkflowCommand:
         return self._writer.write_rejection(self._protocol_ids[update_id], error)

@@ -35,6 +35,17 @@ _TRANSIENT: Final = frozenset(
 )
 
 
+#: Statuses with which the cluster takes no request of this project: it is away, or does not accept the key.
+_AWAY: Final = frozenset(
+    {
+        RPCStatusCode.UNAVAILABLE,
+        RPCStatusCode.DEADLINE_EXCEEDED,
+        RPCStatusCode.UNAUTHENTICATED,
+        RPCStatusCode.PERMISSION_DENIED,
+    }
+)
+
+
 def is_gone(error: RPCError) -> bool:
     """Return True if ``error`` says that the run is closed or unknown, and False if the namespace is not found."""
     return error.status is RPCStatusCode.NOT_FOUND and "amespace" not in error.message
@@ -45,21 +56,36 @@ def is_transient(error: RPCError) -> bool:
     return error.status in _TRANSIENT or (error.status is RPCStatusCode.NOT_FOUND and not is_gone(error))
 
 
+def is_away(error: RPCError) -> bool:
+    """Return True if the cluster takes no request of this project now, whatever the request is."""
+    return error.status in _AWAY
+
+
+def is_pause(error: RPCError) -> bool:
+    """Return True if the cluster refuses a request because the run is paused."""
+    return error.status is RPCStatusCode.FAILED_PRECONDITION and "paused" in error.message
+
+
 @contextmanager
-def report_unavailable(label: str, *, update_id: str | None = None) -> Iterator[None]:
+def report_unavailable(label: str, *, update_id: str | None = None, reads: bool = False) -> Iterator[None]:
     """Return a context manager that converts errors of the cluster to errors of this package.
 
-    ``UpdateTimeout`` (code ``unknown``) means that the cluster did not answer, or cannot answer now.
-    ``ActionNotPossible`` means that it refused the request. ``label`` names the call in the message.
+    ``UpdateTimeout`` means that the cluster did not answer, or cannot answer now. Its code is ``unknown``, unless the
+    request ``reads`` or the cluster does not accept the key: then nothing was done. ``ActionNotPossible`` means that it
+    refused the request. ``label`` names the call in the message.
     """
+    code = None if reads else "unknown"
     try:
         yield
     except ClusterUnavailable as exc:
-        raise UpdateTimeout(f"{label}: {exc}; try again", update_id=update_id, code="unknown") from exc
+        raise UpdateTimeout(f"{label}: {exc}; try again", update_id=update_id, code=code) from exc
     except RPCError as exc:
         if is_transient(exc):
+            is_denied = exc.status in (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED)
             raise UpdateTimeout(
-                f"{label}: the Temporal cluster says {exc.message}; try again", update_id=update_id, code="unknown"
+                f"{label}: the Temporal cluster says {exc.status.name}: {exc.message}; try again",
+                update_id=update_id,
+                code=None if is_denied else code,
             ) from exc
         raise ActionNotPossible(f"{label}: the Temporal cluster refused it: {exc.message}") from exc
 

@@ -50,6 +50,9 @@ class Credentials(NamedTuple):
 class ClusterUnavailable(DeliveryFailed):
     """Raised if the cluster does not answer in time. What was sent may have arrived."""
 
+    def __init__(self, text: str) -> None:
+        super().__init__(text, uses_try=False)
+
 
 class ClusterClient:
     """A client of the SDK, which connects at the first call; ``settings`` is the setting ``CLUSTER``.

@@ -66,7 +66,7 @@ def block_of(run: ClusterRun) -> BlockMark | None:
     request = service.GetWorkflowExecutionHistoryReverseRequest(
         namespace=client.namespace, execution=calls.execution(run, run_id=run.run_id), maximum_page_size=_MAX_EVENTS
     )
-    with report_unavailable(label):
+    with report_unavailable(label, reads=True):
         answer = client.call(
             lambda sdk: sdk.workflow_service.get_workflow_execution_history_reverse(request), timeout=LOOK_SECONDS
         )

@@ -40,6 +40,8 @@ from temporalex_django.engine.contracts.records import (
     RunWrite,
 )
 from temporalex_django.engine.ids import uuid7
+from temporalex_django.engine.operator_overrides import pause_run
+from temporalex_django.engine.refusals import RefusedRedelivery
 from temporalex_django.engine.run_closing import parent_messages
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn_report import TurnReport
@@ -314,6 +316,12 @@ def _write_run(
         _reopen_chain(run, state, storage)
         Instance.objects.using(storage.alias).filter(pk=row.pk).update(closed_at=None, closing=None)
     write = RunWrite(run=state, instance=_columns(run, row), failed_signals=[*run.failed_signals])
+    write.refused_redeliveries = [
+        RefusedRedelivery(
+            **lost._asdict(), run_id=row.pk, workflow=row.workflow, workflow_id=row.workflow_id, at=run.now
+        )
+        for lost in run.lost
+    ]
     write.human_tasks = [
         HumanTaskWrite(
             run_id=row.pk,
@@ -444,6 +452,23 @@ def _close_earlier(run_id: UUID, kind: str, closing: dict[str, Any], at: datetim
     columns: dict[str, Any] = {**_closed_columns(kind, closing, at), "paused": None}
     columns["closing"] = codec().encode(closing)
     Instance.objects.using(storage.alias).filter(pk=run_id).update(**columns, mirrored_at=storage.now())
+
+
+def copy_pause(chain_id: UUID, run_id: UUID, *, is_paused: bool, storage: DjangoStorage) -> bool:
+    """Mark the newest run of a chain as paused, or as not paused, as it is on the cluster. Returns True if it was not.
+
+    Does nothing if its row is locked for a second.
+    """
+    with storage.transaction():
+        state = storage.lock_run(chain_id, wait=_LOCK_WAIT)
+        if state is None or state.run_id != run_id or state.closed or state.paused == is_paused:
+            return False
+        if is_paused:
+            write = pause_run(state, reason="on the Temporal cluster", sender=None, now=storage.now())
+        else:
+            write = clear_pause(state)
+        storage.write([write])
+    return True
 
 
 def clear_pause(state: RunState) -> RunWrite:

@@ -26,7 +26,7 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 from temporalex_django.backends.cluster import elsewhere, failing, names
 from temporalex_django.core.executor import VisibleState
 from temporalex_django.core.failures import error_line
-from temporalex_django.core.history.activation import Activation, Completion, FailedSignal, RunInfo
+from temporalex_django.core.history.activation import Activation, Completion, FailedSignal, LostMessage, RunInfo
 from temporalex_django.core.history.events import HistoryEvent, Job
 from temporalex_django.core.human_tasks import HumanTaskChange
 from temporalex_django.engine.ids import next_run_id, uuid7
@@ -66,8 +66,9 @@ class ObservedRun:
     or None. ``human_tasks`` are those that changed, or all open ones if the run was rebuilt for this activation.
     ``stores`` is True if the class declares stored fields. ``next_facts`` are those of the next run of the chain, if
     there is one.
-    ``failed_signals`` are those whose handler has failed in this activation. ``parent_run_id`` is the id on the cluster
-    of the run that started it as a child, or None.
+    ``failed_signals`` are those whose handler has failed in this activation, and ``lost`` are messages that waited
+    after a reset and that nothing has taken. ``parent_run_id`` is the id on the cluster of the run that started it as a
+    child, or None.
     """
 
     cluster_id: str
@@ -89,6 +90,7 @@ class ObservedRun:
     stores: bool
     next_facts: StartFacts | None
     failed_signals: Sequence[FailedSignal]
+    lost: Sequence[LostMessage]
     parent_run_id: str | None = None
 
 
@@ -160,7 +162,7 @@ class MirroredRun(TemporalRun):
         self._seen = 0  # events that the observer has seen, or that were replayed
         self._was_rebuilt = False
         self._next_facts: StartFacts | None = None
-        self._failed_signals: Sequence[FailedSignal] = ()
+        self._completion = Completion()  # of the last activation
         self._tasks: dict[int, int] = {}
         self._last_task = 0
         self._now = datetime.now(UTC)
@@ -174,7 +176,7 @@ class MirroredRun(TemporalRun):
         If the code or the observer raises, return the failure of the workflow task; the cluster then repeats it.
         Replays and queries are not observed.
         """
-        self._failed_signals = ()
+        self._completion = Completion()
         self._note_mismatch(act)
         if act.HasField("timestamp"):
             self._now = act.timestamp.ToDatetime(UTC)
@@ -260,7 +262,6 @@ class MirroredRun(TemporalRun):
         return self.observed(
             events=self.history.events[seen:],
             human_tasks=self.executor.human_task_changes(every=every),
-            failed_signals=self._failed_signals,
         )
 
     def observed(
@@ -268,9 +269,8 @@ class MirroredRun(TemporalRun):
         *,
         events: Sequence[HistoryEvent],
         human_tasks: Sequence[HumanTaskChange],
-        failed_signals: Sequence[FailedSignal] = (),
     ) -> ObservedRun:
-        """Return the run in its state after the last activation, with these events, human tasks and failed signals."""
+        """Return the run in its state after the last activation, with these events and human tasks."""
         return ObservedRun(
             cluster_id=self._info.workflow_id,
             run_id=self._info.run_id,
@@ -290,7 +290,8 @@ class MirroredRun(TemporalRun):
             human_tasks=human_tasks,
             stores=bool(self.executor.definition.stored),
             next_facts=self._next_facts,
-            failed_signals=failed_signals,
+            failed_signals=self._completion.failed,
+            lost=self._completion.lost,
             parent_run_id=None if self._info.parent is None else self._info.parent.run_id,
         )
 
@@ -305,9 +306,8 @@ class MirroredRun(TemporalRun):
         return attributes
 
     def _activate(self, activation: Activation) -> Completion:
-        completion = super()._activate(activation)
-        self._failed_signals = completion.failed
-        return completion
+        self._completion = super()._activate(activation)
+        return self._completion
 
     def add_facts(self, facts: StartFacts, search_attributes: dict[str, Any] | None, *, child: bool) -> StartFacts:
         """Return the start facts of a child, or of the next run of the chain, with the id that its row will have.

@@ -14,12 +14,13 @@ from datetime import datetime, timedelta
 from typing import Any, ClassVar, Final
 from uuid import UUID
 
+from django.db.models import OuterRef, QuerySet, Subquery
 from temporalio.api.workflowservice import v1 as service
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from temporalex_django.backends.cluster import calls, mirror
-from temporalex_django.backends.cluster.answers import is_gone, is_transient, outcome_of_failure
+from temporalex_django.backends.cluster.answers import is_away, is_gone, is_transient, outcome_of_failure
 from temporalex_django.backends.cluster.client import DESTINATION, ClusterClient, cluster_client
 from temporalex_django.backends.cluster.ids import quoted, task_queue
 from temporalex_django.backends.cluster.names import STARTED_BY
@@ -46,6 +47,7 @@ from temporalex_django.errors import (
 )
 from temporalex_django.models import HumanTask, Instance, Message, Outbox
 from temporalex_django.temporal import names
+from temporalex_django.temporal.start_facts import TASK_LIMITS
 
 _MAX_TRIES: Final = 20
 #: Seconds between tries while the server is busy with the run. After them the row waits for a dispatcher.
@@ -62,12 +64,23 @@ class OtherRunIsOpen(DeliveryFailed):
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The data that a row needs to be sent: its run, its body, and for a start the columns of the run's row."""
+    """The data that a row needs to be sent: its run, its body, and for a start the columns of the run's row.
+
+    ``cancelled`` is the reason of a cancel request that waits behind a start, or None.
+    """
 
     row: OutboxRow
     run: ClusterRun
     client: ClusterClient
     start: dict[str, Any] = field(default_factory=dict)
+    cancelled: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """The answer to a start that was not sent, because the run was cancelled for this ``reason`` before."""
+
+    reason: str
 
 
 class ClusterKind(ABC):
@@ -108,7 +121,12 @@ class ClusterKind(ABC):
                     time.sleep(pause)
                     continue
                 if is_transient(exc):
-                    raise DeliveryFailed(f"the Temporal cluster says {exc.status.name}: {exc.message}") from exc
+                    # One row that is too large gets this status as well, while others are taken.
+                    is_busy = exc.status is RPCStatusCode.RESOURCE_EXHAUSTED
+                    raise DeliveryFailed(
+                        f"the Temporal cluster says {exc.status.name}: {exc.message}",
+                        uses_try=None if is_busy else not is_away(exc),
+                    ) from exc
                 raise DeliveryRefused(self.refusal(exc, prepared)) from exc
         raise AssertionError("the last try returns or raises")
 
@@ -138,18 +156,22 @@ class StartKind(ClusterKind):
 
     def prepare(self, row: OutboxRow, storage: DjangoStorage) -> Prepared:
         prepared = super().prepare(row, storage)
-        run = Instance.objects.using(storage.alias).filter(chain=row.chain_id).order_by("id").first()
+        cancel = _waiting_rows(OuterRef("chain"), storage).filter(kind=f"{DESTINATION}.cancel").order_by("id")
+        runs = Instance.objects.using(storage.alias).filter(chain=row.chain_id).order_by("id")
+        run = runs.annotate(cancel=Subquery(cancel.values("body")[:1])).first()
         assert run is not None
         now = storage.now()
         if run.start_before is not None and run.start_before <= now:
             raise DeliveryRefused(StartTooLate(f"{prepared.run.label} had not begun by its start_before"))
         decode = codec().decode
+        cancelled = None if run.cancel is None else decode(bytes(run.cancel))["reason"]  # type: ignore[attr-defined]
         snapshot = None if run.snapshot is None else decode(bytes(run.snapshot))
         facts: dict[str, Any] = {
             "id": run.workflow_id,
             "version": run.version,
             "chain": str(row.chain_id),
             "run": str(run.id),
+            "limits": TASK_LIMITS,
         }
         if run.parent is not None:
             facts["parent"] = run.parent
@@ -169,9 +191,15 @@ class StartKind(ClusterKind):
             "execution_timeout": _seconds_until(run.expires_at, now),
             "run_timeout": run.run_timeout,
         }
-        return Prepared(row, prepared.run, prepared.client, start)
+        return Prepared(row, prepared.run, prepared.client, start, cancelled)
 
-    async def request(self, client: Client, prepared: Prepared) -> str:
+    def send(self, prepared: Prepared) -> Any:
+        """Start the run, unless its cancel request waits as well and no earlier try can have started it."""
+        if prepared.cancelled is not None and prepared.row.tries == 1:
+            return Unsent(prepared.cancelled)
+        return super().send(prepared)
+
+    async def request(self, client: Client, prepared: Prepared) -> str | Unsent:
         """Start the run and return its id on the cluster."""
         row, run = prepared.row, prepared.run
         request = calls.start_request(
@@ -183,6 +211,8 @@ class StartKind(ClusterKind):
         )
         if row.tries > 1 and (run_id := await self._earlier_start(client, prepared)) is not None:
             return run_id
+        if prepared.cancelled is not None:
+            return Unsent(prepared.cancelled)
         try:
             answer = await client.workflow_service.start_workflow_execution(request)
         except RPCError as exc:
@@ -233,8 +263,15 @@ class StartKind(ClusterKind):
             AlreadyRunning(f"{run.label} is open already on the Temporal cluster: use its handle, or another id")
         ) from error
 
-    def settle(self, row: OutboxRow, answer: str, storage: DjangoStorage) -> None:
-        note_first_run(row.chain_id, answer, storage=storage)
+    def settle(self, row: OutboxRow, answer: str | Unsent, storage: DjangoStorage) -> None:
+        """Store the id of the run. A run that was cancelled unsent is closed, and none of its messages is sent."""
+        if not isinstance(answer, Unsent):
+            note_first_run(row.chain_id, answer, storage=storage)
+            return
+        self._close(row, "cancelled", {"reason": answer.reason, "outside": True}, storage)
+        _waiting_rows(row.chain_id, storage).delete()
+        unsent = Message.objects.using(storage.alias).filter(chain_id=row.chain_id, outcome_status=SENT)
+        unsent.filter(kind="signal").update(outcome_status="undelivered")
 
     def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
         """Close the run in the tables as failed, or as timed out after its ``start_before``."""
@@ -242,6 +279,10 @@ class StartKind(ClusterKind):
         if not isinstance(error, StartTooLate):
             described = error_data(error)
             status, closing = "failed", {"type": described["type"], "message": described["message"]}
+        self._close(row, status, closing, storage)
+
+    def _close(self, row: OutboxRow, status: str, closing: dict[str, Any], storage: DjangoStorage) -> None:
+        """Close the run in the tables. Raises ``DeliveryFailed`` if its row is locked."""
         try:
             mirror.close(row.chain_id, status, closing, storage=storage)
         except mirror.MirrorBusy as exc:
@@ -428,7 +469,7 @@ def send_waiting(chain_id: UUID, *, storage: DjangoStorage) -> Outbox | None:
     It commits, so no transaction may be open. It also returns None before a resume or a decision, because the run may
     judge it much later. If no row is due, this is one read.
     """
-    waiting = Outbox.objects.using(storage.alias).waiting().filter(chain=chain_id, destination=DESTINATION)
+    waiting = _waiting_rows(chain_id, storage)
     while (row := waiting.order_by("id").first()) is not None:
         if row.kind == f"{DESTINATION}.request":
             return None
@@ -520,6 +561,11 @@ def settle_request(row_id: UUID, message_id: str, *, is_taken: bool, storage: Dj
         )
     elif body.get("task") is not None:
         HumanTask.objects.using(storage.alias).filter(pk=UUID(body["task"])).update(deciding=None)
+
+
+def _waiting_rows(chain: Any, storage: DjangoStorage) -> QuerySet[Outbox]:
+    """Return the rows of a chain that are still to be sent."""
+    return Outbox.objects.using(storage.alias).waiting().filter(chain=chain, destination=DESTINATION)
 
 
 def _seconds_until(moment: datetime | None, now: datetime) -> float | None:

@@ -46,7 +46,7 @@ def describe_run(
         namespace=client.namespace, execution=calls.execution(run, run_id=run.run_id)
     )
     options = {} if timeout is None else {"timeout": timeout}
-    with report_unavailable(label):
+    with report_unavailable(label, reads=True):
         try:
             return client.call(lambda sdk: sdk.workflow_service.describe_workflow_execution(request), **options)
         except RPCError as exc:

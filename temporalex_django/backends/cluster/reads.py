@@ -18,7 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from temporalex_django import errors
 from temporalex_django.backends.cluster import calls, failing, mirror, outgoing, server_history
-from temporalex_django.backends.cluster.answers import is_gone, query_failure, report_unavailable
+from temporalex_django.backends.cluster.answers import is_away, is_gone, query_failure, report_unavailable
 from temporalex_django.backends.cluster.client import ClusterClient, ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, run_of
 from temporalex_django.backends.host import inside_transaction
@@ -89,7 +89,15 @@ def query(call: RunQueryCall) -> Any:
     run = run_of(call.target, storage=call.storage)
     if run.first_run_id is None:
         raise QueryFailed(f"{run.label} cannot answer queries yet: its start has not reached the Temporal cluster")
-    return ask(run, call.query, call.args, run_id=run.run_id)
+    try:
+        return ask(run, call.query, call.args, run_id=run.run_id)
+    except _PausedThere:  # another client of the cluster has paused it
+        mirror.copy_pause(target.chain_id, target.run_id, is_paused=True, storage=call.storage)
+        return RowQuery(call).answer()
+
+
+class _PausedThere(QueryFailed):
+    """Raised if a run does not answer because it is paused on the cluster."""
 
 
 def ask(run: ClusterRun, name: str, args: Any, *, run_id: str | None, timeout: float = QUERY_SECONDS) -> Any:
@@ -105,13 +113,11 @@ def ask(run: ClusterRun, name: str, args: Any, *, run_id: str | None, timeout: f
     try:
         answer = client.call(lambda sdk: sdk.workflow_service.query_workflow(request), timeout=timeout)
     except ClusterUnavailable as exc:
-        raise QueryTimeout(
-            f"{label}: no worker has answered within {timeout:g} s. Is a worker polling the task queue of the run?"
-        ) from exc
+        raise QueryTimeout(f"{label}: {exc}. Is a worker polling the task queue of the run?") from exc
     except RPCError as exc:
         raise _query_error(exc, label, client) from exc
     if answer.HasField("query_rejected"):
-        raise QueryFailed(f"{label}: the Temporal cluster does not pass queries on to a paused run")
+        raise _PausedThere(f"{label}: the Temporal cluster does not pass queries on to a paused run")
     values = [client.payloads.decode(value) for value in answer.query_result.payloads]
     return values[0] if values else None
 
@@ -121,6 +127,8 @@ def _query_error(error: RPCError, label: str, client: ClusterClient) -> Temporal
         return HistoryGone(f"{label}: the Temporal cluster no longer has the run")
     if error.status in (RPCStatusCode.DEADLINE_EXCEEDED, RPCStatusCode.CANCELLED):
         return QueryTimeout(f"{label}: no worker has answered. Is a worker polling the task queue of the run?")
+    if is_away(error):
+        return QueryTimeout(f"{label}: the Temporal cluster says {error.status.name}: {error.message}")
     failure = query_failure(error, client.payloads)
     # The server may pass on the text of a failure alone.
     if "code" not in failure and _UNKNOWN_QUERY in error.message:
@@ -153,7 +161,7 @@ def history(target: RunTarget, *, storage: DjangoStorage, timeout: float) -> lis
 def server_events(run: ClusterRun, *, timeout: float) -> list[HistoryEvent]:
     """Return the events of a run as the server has them; see ``server_history``. Raises ``HistoryGone``."""
     client, label = cluster_client(), f"history of {run.label}"
-    with report_unavailable(label):
+    with report_unavailable(label, reads=True):
         try:
             history = client.call(
                 lambda sdk: sdk.get_workflow_handle(run.cluster_id, run_id=run.run_id).fetch_history(), timeout=timeout

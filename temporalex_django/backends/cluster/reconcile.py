@@ -39,7 +39,6 @@ from temporalex_django.db.outbox import is_lease_free, lease_notes, set_lease, t
 from temporalex_django.db.retention import retention_policies
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
-from temporalex_django.engine.operator_overrides import pause_run
 from temporalex_django.models import Instance, Outbox
 
 T = TypeVar("T")
@@ -275,16 +274,9 @@ def _copy_pause(row: Instance, info: WorkflowExecutionInfo, storage: DjangoStora
     is_paused = info.status == _PAUSED
     if is_paused == (row.paused is not None):
         return False
-    with storage.transaction():
-        state = storage.lock_run(row.chain_id, wait=_LOCK_SECONDS)  # None: the next round tries it again
-        if state is None or state.run_id != row.pk or state.paused == is_paused:
-            return False
-        if is_paused:
-            write = pause_run(state, reason="on the Temporal cluster", sender=None, now=storage.now())
-        else:
-            write = mirror.clear_pause(state)
-        storage.write([write])
-    return True
+    return mirror.copy_pause(
+        row.chain_id, row.pk, is_paused=is_paused, storage=storage
+    )  # False: the next round tries it again
 
 
 def _try(cluster_id: str, function: Callable[[], T]) -> T | None:

@@ -14,8 +14,8 @@ from temporalio.api.workflowservice import v1 as service
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from temporalex_django.backends.cluster import calls, outgoing
-from temporalex_django.backends.cluster.answers import is_gone, outcome_of_failure, report_unavailable
+from temporalex_django.backends.cluster import calls, mirror, outgoing
+from temporalex_django.backends.cluster.answers import is_gone, is_pause, outcome_of_failure, report_unavailable
 from temporalex_django.backends.cluster.client import ClusterClient, cluster_client
 from temporalex_django.backends.cluster.runs import ClusterRun, run_of
 from temporalex_django.backends.host import inside_transaction
@@ -107,7 +107,11 @@ class ClusterRequest:
         if target.off:
             raise WorkflowSwitchedOff(f"{target.workflow} is switched off: {call.request_label} refused")
         if target.paused:
-            raise RunPaused(f"{target.workflow} {target.workflow_id} is paused: {call.request_label} refused")
+            raise self._paused_error()
+
+    def _paused_error(self) -> RunPaused:
+        target = self.target
+        return RunPaused(f"{target.workflow} {target.workflow_id} is paused: {self.call.request_label} refused")
 
     def _closed_error(self) -> Exception:
         call, target = self.call, self.target
@@ -280,6 +284,11 @@ class ClusterRequest:
             try:
                 return self._future.result(None if seconds == float("inf") else seconds)
             except RPCError as exc:
+                if is_pause(exc):
+                    self._forget()
+                    target = self.target
+                    mirror.copy_pause(target.chain_id, target.run_id, is_paused=True, storage=self.storage)
+                    raise self._paused_error() from exc
                 if not is_gone(exc):
                     raise
                 self._forget()

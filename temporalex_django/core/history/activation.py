@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.attributes import (
@@ -85,14 +85,19 @@ class DeliveryRecord:
       activation delivered. Carried signals do not count. Hosts that store the history in events do not need them,
       because such a signal has no event and is not delivered again.
     - ``failed``: the attributes of ``SignalFailed`` of each signal whose handler failed, by its number.
+    - ``denied``: the ids of accepted updates and requests that waited and whose sender then lacked the permission.
     - ``dispatched``: the number of messages taken from the mailbox before the host had enough; None if it never had.
       The next activation continues with the others, even if nothing is delivered.
+    - ``order``: the ids of updates and requests that came between signals, each with the number of signals before it.
+      Hosts that store the history in events do not need it.
     """
 
     refused: tuple[int, ...] = ()
+    denied: tuple[str, ...] = ()
     refused_arrivals: tuple[int, ...] = ()
     failed: Mapping[int, SignalFailedAttributes] = field(default_factory=dict)
     dispatched: int | None = None
+    order: tuple[tuple[str, int], ...] = ()
 
     def to_data(self) -> dict[str, Any]:
         """Return the record as JSON data, without what is empty."""
@@ -101,6 +106,8 @@ class DeliveryRecord:
             data["refused_arrivals"] = list(self.refused_arrivals)
         if self.failed:
             data["failed"] = list(self.failed.values())
+        if self.order:
+            data["order"] = [list(place) for place in self.order]
         return data
 
     @classmethod
@@ -108,9 +115,11 @@ class DeliveryRecord:
         """Return the record that ``to_data`` has written as ``data``."""
         return cls(
             refused=tuple(data.get("refused", ())),
+            denied=tuple(data.get("denied", ())),
             refused_arrivals=tuple(data.get("refused_arrivals", ())),
             failed={failure["number"]: failure for failure in data.get("failed", ())},
             dispatched=data.get("dispatched"),
+            order=tuple((message_id, after) for message_id, after in data.get("order", ())),
         )
 
     def stamp(self) -> dict[str, Any]:
@@ -121,6 +130,8 @@ class DeliveryRecord:
         data: dict[str, Any] = {}
         if self.refused:
             data["refused"] = list(self.refused)
+        if self.denied:
+            data["denied"] = list(self.denied)
         if self.dispatched is not None:
             data["dispatched"] = self.dispatched
         return data
@@ -152,9 +163,11 @@ class Activation:
     For hosts of other packages, ``consumes_all`` says that the host cannot deliver a message again. What comes behind a
     continue-as-new then goes to the next run (``Completion.carried``).
 
-    Two limits exist for such hosts, and are recorded with the activation. ``admit_updates`` accepts an
-    update behind a busy handler at once and queues it. ``max_pending`` is the largest number of unresolved calls
-    (activities, children, external messages). Further calls are deferred, in their order.
+    These limits exist for such hosts, and are recorded with the activation. ``admit_updates`` accepts an update behind
+    a busy handler at once and queues it. ``max_pending`` is the largest number of unresolved calls (activities,
+    children, external messages). ``max_calls`` and ``max_bytes`` are the largest number and JSON size of the calls that
+    one activation emits; one call is emitted whatever its size, unless ``max_calls`` is 0. Further calls are deferred,
+    in their order.
     """
 
     now: datetime
@@ -167,6 +180,8 @@ class Activation:
     copied: Mapping[str, Any] | None = None
     admit_updates: bool = False
     max_pending: int | None = None
+    max_calls: int | None = None
+    max_bytes: int = 0
     consumes_all: bool = False
     delivery: DeliveryRecord = NO_DELIVERY
 
@@ -210,6 +225,18 @@ class Fault:
     error: BaseException
 
 
+class LostMessage(NamedTuple):
+    """An update or a request that waited after a reset (``Update.waits``), and that nothing has taken in the end.
+
+    ``kind`` is that of the message in an inbox, and ``code`` that of the error.
+    """
+
+    kind: str
+    name: str
+    sender: Sender | None
+    code: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
     """A signal whose sender lacks the permission that its handler requires.
@@ -244,6 +271,7 @@ class Completion:
       the close. ``cancel`` has those of a ``CancelRequested`` that no unit has noticed, or None. The ``after`` of
       pending updates then counts the signals of the mailbox.
     - ``refused``: signals that the permission of a handler kept out.
+    - ``lost``: messages that waited after a reset, and that nothing has taken.
     - ``failed``: signals whose handler failed; empty in a replay. ``faults``: updates whose validator failed.
     - ``unapplied``: the number of messages at the end of the jobs that were not applied, because the run had closed or
       the host had enough for one activation.
@@ -259,6 +287,7 @@ class Completion:
     pending: list[tuple[str, int]] = field(default_factory=list)
     carried: CarriedMessages | None = None
     refused: list[Refusal] = field(default_factory=list)
+    lost: list[LostMessage] = field(default_factory=list)
     failed: list[FailedSignal] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     unapplied: int = 0
@@ -399,13 +428,15 @@ def _build_activation(group: Sequence[HistoryEvent]) -> RecordedActivation:
         copied=stamp.get("copied"),
         admit_updates=stamp.get("admit_updates", False),
         max_pending=stamp.get("max_pending"),
+        max_calls=stamp.get("max_calls"),
+        max_bytes=stamp.get("max_bytes", 0),
         delivery=_delivery_record(stamp, failed),
     )
     return RecordedActivation(activation, outputs)
 
 
 def _delivery_record(stamp: ActivationStartedAttributes, failed: dict[int, SignalFailedAttributes]) -> DeliveryRecord:
-    refused, dispatched = stamp.get("refused", ()), stamp.get("dispatched")
-    if not refused and not failed and dispatched is None:
+    refused, denied, dispatched = stamp.get("refused", ()), stamp.get("denied", ()), stamp.get("dispatched")
+    if not refused and not denied and not failed and dispatched is None:
         return NO_DELIVERY
-    return DeliveryRecord(refused=tuple(refused), failed=failed, dispatched=dispatched)
+    return DeliveryRecord(refused=tuple(refused), denied=tuple(denied), failed=failed, dispatched=dispatched)

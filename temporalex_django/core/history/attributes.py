@@ -88,8 +88,11 @@ class ActivationStartedAttributes(TypedDict):
     head: int
     admit_updates: NotRequired[bool]
     max_pending: NotRequired[int | None]
+    max_calls: NotRequired[int]
+    max_bytes: NotRequired[int]
     delivered: NotRequired[list[int]]
     refused: NotRequired[list[int]]
+    denied: NotRequired[list[str]]
     dispatched: NotRequired[int]
     seed: NotRequired[int]
     copied: NotRequired[CopyMark]
@@ -287,12 +290,16 @@ class PatchMarkedAttributes(TypedDict):
 
 
 class UpdateAcceptedAttributes(TypedDict):
-    """An accepted update. ``after`` is the number of signals that the run had received before the update."""
+    """An accepted update. ``after`` is the number of signals that the run had received before the update.
+
+    ``waits`` is True if the update was accepted before a phase took it, after a reset on a cluster.
+    """
 
     id: str
     name: str
     args: Any
     after: int
+    waits: NotRequired[bool]
     sender: NotRequired[SenderAttributes]
     headers: NotRequired[dict[str, str]]
 

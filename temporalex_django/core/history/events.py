@@ -413,7 +413,8 @@ class Job(NamedTuple):
 
     The first three also have sender (``sender.sender_attributes``) if a person sent the message. The second and third
     also have redelivered if a reset or fork delivers them again, and accepted if the history has accepted them: nobody
-    judges them then, in a replay or not.
+    judges them then, in a replay or not. Hosts that must answer in the activation that delivers them use waits in place
+    of redelivered (``Update.waits``).
     """
 
     kind: str

@@ -30,6 +30,7 @@ from temporalex_django.core.typed_dicts import AcceptedNames
 from temporalex_django.core.units.ivar import IVar
 from temporalex_django.core.units.scheduler import Scheduler, Unit
 from temporalex_django.errors import (
+    ActionNotPermitted,
     JudgingFailed,
     NotAccepting,
     TemporalexError,
@@ -42,7 +43,8 @@ from temporalex_django.errors import (
 class Dispatcher:
     """The part that owns the mailbox and the open phase of a run, and gives messages to code.
 
-    ``unfinished`` is True if the last activation spent its budget while code could take more signals from the mailbox.
+    ``had_phase`` is True once a phase was open. ``unfinished`` is True if the last activation spent its budget while
+    code could take more signals from the mailbox.
     ``cancel_timer(number)`` cancels the timer of that command number.
     """
 
@@ -56,6 +58,7 @@ class Dispatcher:
         "_requests",
         "_run_context",
         "_scheduler",
+        "had_phase",
         "handler_runner",
         "mailbox",
         "phase",
@@ -79,6 +82,7 @@ class Dispatcher:
         self._requests: dict[str, Job] = {}  # redelivered requests that nothing has taken yet, by id
         self.mailbox = Mailbox()
         self.phase: Phase | None = None
+        self.had_phase = False
         self.unfinished = False
 
     def attach(self, request_judge: RequestJudge) -> None:
@@ -119,7 +123,13 @@ class Dispatcher:
         self.unfinished = False
         self._arrival_count = 0
         self._budget.begin(is_budget_spent=is_budget_spent, dispatch_limit=recorded.dispatched)
-        self._permissions.begin(judge, refused=recorded.refused, refused_arrivals=recorded.refused_arrivals)
+        self._permissions.begin(
+            judge,
+            refused=recorded.refused,
+            refused_arrivals=recorded.refused_arrivals,
+            denied=recorded.denied,
+            replaying=self._run_context.replaying,
+        )
         self.handler_runner.failures.begin(recorded.failed)
 
     def deliver(self, incoming: Sequence[Job | Update], *, consumes_all: bool) -> None:
@@ -130,6 +140,8 @@ class Dispatcher:
         """
         completion = self._journal.completion
         self.run()
+        if self._requests:
+            self._retry_requests()
         for index, message in enumerate(incoming):
             full = self._budget.is_spent_before(index)
             if full or self._budget.spent_at is not None or self._run_context.closed is not None:
@@ -148,7 +160,9 @@ class Dispatcher:
         if self._run_context.closed == "ContinueAsNew" and not consumes_all:
             return
         for message in messages:
-            if isinstance(message, Update):
+            if completion.carried is not None and _waits(message):
+                self._accept_carried(message)
+            elif isinstance(message, Update):
                 if message.accepted:
                     self.mailbox.updates.append(message)  # the executor reports it
                 else:
@@ -161,15 +175,70 @@ class Dispatcher:
             elif completion.carried is not None:
                 completion.carried["signals"].append(message.attributes)
 
-    def end(self) -> tuple[list[Update], list[str]]:
-        """End the activation.
+    def _accept_carried(self, message: Job | Update) -> None:
+        """Accept a message that waits and came behind a continue-as-new, which takes it to the next run."""
+        commands = self._journal.completion.commands
+        closing = commands.pop()  # the last command of a run
+        if isinstance(message, Update):
+            message.after = self.mailbox.received
+            self.handler_runner.accept(message, waits=True)
+            self.mailbox.updates.append(message)
+        else:
+            self._grant_waiting(message)
+        commands.append(closing)
+
+    def receive_waiting(self, updates: Sequence[Update]) -> None:
+        """Put the updates that waited since an earlier activation, or run of the chain, into the mailbox."""
+        for update in updates:
+            if update.waits:
+                self.handler_runner.accept(update, waits=True)
+            self.mailbox.updates.append(update)
+
+    def refuse_waiting(self) -> None:
+        """Fail the updates, and list the requests, that waited after a reset and that nothing has taken.
+
+        The run closes, and no other one continues it.
+        """
+        for update in [*self.mailbox.updates]:
+            if update.waits:
+                self.mailbox.updates.remove(update)
+                self.handler_runner.refuse_update(update, self._closed_error(f"the update {update.name!r}"))
+        for request_id, job in [*self._requests.items()]:
+            if job.attributes.get("granted"):
+                del self._requests[request_id]
+                self._lose_request(job, self._closed_error(f"the request {job.attributes['request']['event']!r}"))
+
+    def _take_waiting(self, position: Callable[[int], int]) -> list[tuple[str, dict[str, Any]]]:
+        """Remove and return the messages that waited after a reset, for the next run of the chain.
+
+        They are pairs of the kind and the attributes of a job. For ``position`` see ``end``.
+        """
+        waiting: list[tuple[str, dict[str, Any]]] = []
+        for update in [*self.mailbox.updates]:
+            if update.waits:
+                self.mailbox.updates.remove(update)
+                attributes = {"id": update.message_id, "name": update.name, "args": update.args, "waits": True}
+                origin = {**senders.sender_attributes(update.sender), **headers_attributes(update.headers)}
+                waiting.append(("UpdateRequested", {**attributes, "after": position(update.after), **origin}))
+        for request_id, job in [*self._requests.items()]:
+            if job.attributes.get("granted"):
+                waiting.append((job.kind, self._requests.pop(request_id).attributes))
+        return waiting
+
+    def end(self, position: Callable[[int], int]) -> tuple[list[Update], list[str]]:
+        """End the activation. ``position(after)`` returns the number of signals of the next run before an update.
 
         Returns a pair: the updates that were not judged, and the ids of requests that a reset or fork delivers again
         and that nothing has taken. The host delivers both again, so that cached and rebuilt executors agree. Once the
         run is closed, there are no such requests, because they are rejected.
         """
+        carried = self._journal.completion.carried
+        if carried is not None and (waiting := self._take_waiting(position)):
+            carried["waiting"] = waiting
         unjudged = self.mailbox.remove_unjudged()
-        requests, self._requests = self._requests, {}
+        # Those that are granted stay, because their host does not deliver them again.
+        requests = {key: job for key, job in self._requests.items() if not job.attributes.get("granted")}
+        self._requests = {key: job for key, job in self._requests.items() if key not in requests}
         # A continue-as-new passes its requests to the next run of the chain. After any other close nothing takes them.
         if requests and self._run_context.closed not in (None, "ContinueAsNew"):
             for request_id, request in requests.items():
@@ -182,10 +251,11 @@ class Dispatcher:
 
     def delivery_record(self) -> DeliveryRecord:
         """Return the record of the activation, which has ended and was no replay."""
-        completion, dispatched = self._journal.completion, self._budget.spent_at
-        if not completion.refused and not completion.failed and dispatched is None:
+        completion, dispatched, denied = self._journal.completion, self._budget.spent_at, self._permissions.denied
+        if not completion.refused and not denied and not completion.failed and dispatched is None:
             return NO_DELIVERY
         return DeliveryRecord(
+            denied=denied,
             refused=tuple(refusal.number for refusal in completion.refused if refusal.number is not None),
             refused_arrivals=tuple(refusal.arrival for refusal in completion.refused if refusal.arrival is not None),
             failed={f.number: cast("SignalFailedAttributes", f.event_attributes()) for f in completion.failed},
@@ -224,6 +294,8 @@ class Dispatcher:
         if isinstance(message, Update):
             # The count is taken here: signals of this activation that were refused leave no event to count.
             message.after = self.mailbox.received
+            if message.waits and message.name not in self.accepts["updates"]:
+                self.handler_runner.accept(message, waits=True)
             self.mailbox.updates.append(message)
             return
         if message.kind == REQUESTED:
@@ -266,21 +338,25 @@ class Dispatcher:
     def _judge_request(self, job: Job) -> Job | None:
         """Return the signal that a request becomes in the history, or None. A refused request leaves no trace.
 
-        A redelivered request waits. Raises ``NondeterminismError`` if nothing takes an accepted one.
+        A redelivered request waits. One that ``waits`` is granted when it comes, and judged by the step or task that
+        takes it. Raises ``NondeterminismError`` if nothing takes an accepted one.
         """
         update_id, request = job.attributes["id"], job.attributes["request"]
         sender, label = senders.sender_from(job.attributes), f"the request {request.get('event')!r}"
-        is_accepted = self._run_context.replaying or job.attributes.get("accepted", False)
+        is_accepted = (self._run_context.replaying or job.attributes.get("accepted", False)) and not _waits(job)
         try:
             if self._request_judge is None:
                 raise no_process(self._run_context.run_label)
             request = {**request, "person": sender is not None}
             if not is_accepted:
-                self._request_judge.judge(request, partial(self._permissions.has_permission, message=label))
+                self._request_judge.judge(request, self._permits_of(job, label))
             payload = self._request_judge.build_payload(request)
         except JudgingFailed:
             raise
         except TemporalexError as exc:
+            if _waits(job):
+                self._keep_waiting(job, exc)
+                return None
             if is_accepted:
                 raise untaken_message_error(self._run_context.run_label, label) from exc
             if job.attributes.get("redelivered"):
@@ -289,11 +365,40 @@ class Dispatcher:
                 self._journal.reject_update(update_id, exc)
             return None
         self._requests.pop(update_id, None)
-        self._journal.grant_request(update_id)
+        if not job.attributes.get("granted"):
+            self._journal.grant_request(update_id)
         # The question goes beside the payload, where a replay compares it with the question of the code (decision 47).
         question: dict[str, Any] = {name: payload.pop(name) for name in QUESTION if name in payload}
         origin = {**senders.sender_attributes(sender), **headers_attributes(job.attributes.get("headers"))}
         return Job("SignalReceived", {"name": RECORDED_AS, "payload": payload, **question, **origin})
+
+    def _permits_of(self, job: Job, label: str) -> Callable[[str, Sender], bool]:
+        """Return the function that says whether a word includes the sender of a request, which ``label`` names.
+
+        A replay judges requests that wait. The history says then whose sender lacked the permission.
+        """
+        if not self._run_context.replaying:
+            return partial(self._permissions.has_permission, message=label)
+        is_permitted = job.attributes["id"] not in self._permissions.denied
+        return lambda _word, _sender: is_permitted
+
+    def _keep_waiting(self, job: Job, error: TemporalexError) -> None:
+        """Let a request wait that nothing takes now. One whose sender lacks the permission is lost."""
+        if not job.attributes.get("granted"):
+            self._grant_waiting(job)
+        if isinstance(error, ActionNotPermitted):
+            if not self._run_context.replaying:
+                self._permissions.denied = (*self._permissions.denied, job.attributes["id"])
+            self._lose_request(self._requests.pop(job.attributes["id"]), error)
+
+    def _grant_waiting(self, job: Job) -> None:
+        """Answer a request that waits, and keep it until something takes it."""
+        self._journal.grant_request(job.attributes["id"])
+        self._requests[job.attributes["id"]] = Job(job.kind, {**job.attributes, "granted": True})
+
+    def _lose_request(self, job: Job, error: TemporalexError) -> None:
+        event, sender = job.attributes["request"].get("event"), senders.sender_from(job.attributes)
+        self._journal.lose(REQUEST, event, sender, error)
 
     def _retry_requests(self) -> None:
         """Offer the requests that a reset or fork delivers again, in order, until none is taken."""
@@ -337,7 +442,7 @@ class Dispatcher:
                 return
             if isinstance(message, Update):
                 mailbox.take_update(message)
-                if message.admitted or self._admit(phase, message):
+                if (message.admitted and not message.waits) or self._admit(phase, message):
                     budget.count_dispatch()
                     self.handler_runner.run_update(phase, message)
             else:
@@ -437,7 +542,7 @@ class Dispatcher:
 
     def enter_phase(self, phase: Phase) -> None:
         """Open ``phase``, which ``run`` has just entered: its handlers take messages from now on."""
-        self.phase = phase
+        self.phase, self.had_phase = phase, True
         self._run_context.is_continued = False
 
     def leave_phase(self, phase: Phase, reason: Literal["stop", "timeout", "cancel"]) -> None:
@@ -489,10 +594,15 @@ class Dispatcher:
             return
         closed = self._run_context.closed is not None
         remaining = [
-            update for update in updates if update.can_wait and not update.admitted and (update.accepted or not closed)
+            update
+            for update in updates
+            if update.waits or (update.can_wait and not update.admitted and (update.accepted or not closed))
         ]
         for update in updates:
-            if update.admitted:
+            if update.waits:
+                if not update.admitted:
+                    self.handler_runner.accept(update, waits=True)
+            elif update.admitted:
                 rejection = UpdateRejected(f"the phase ended before it handled the update {update.name!r}")
                 self.handler_runner.fail_update(f"update {update.name}", update.message_id, rejection)
             elif update.redelivered and closed:
@@ -526,3 +636,8 @@ class Dispatcher:
         """Drop the references that form cycles, because the run is evicted: reference counts then free the memory."""
         self.handler_runner.release_references()
         self.phase = self._request_judge = None
+
+
+def _waits(message: Job | Update) -> bool:
+    """Return True for an update or a request that is accepted when it comes, and waits (``Update.waits``)."""
+    return message.waits if isinstance(message, Update) else message.attributes.get("waits", False)

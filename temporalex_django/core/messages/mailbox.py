@@ -67,9 +67,13 @@ class Update:
     - ``admitted`` is True if its sender was told that it is accepted when it came (``Activation.admit_updates``), and
       it now waits for its handler, which is busy. Its ``args`` are already decoded in that case.
     - ``redelivered`` is True if a reset or fork delivers it again. It then waits for the first phase that takes it.
+    - ``waits`` is True if it waits like that on a host that must answer at once: it is accepted when it comes, and the
+      phase that takes it judges it then. False once it is judged.
     """
 
-    __slots__ = ("accepted", "admitted", "after", "args", "headers", "message_id", "name", "redelivered", "sender")
+    __slots__ = (
+        "accepted", "admitted", "after", "args", "headers", "message_id", "name", "redelivered", "sender", "waits"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -80,6 +84,7 @@ class Update:
         *,
         accepted: bool,
         redelivered: bool = False,
+        waits: bool = False,
         sender: Sender | None = None,
         headers: Headers | None = None,
     ) -> None:
@@ -92,6 +97,7 @@ class Update:
         self.headers = headers
         self.admitted = False
         self.redelivered = redelivered
+        self.waits = waits
 
     @property
     def can_wait(self) -> bool:
@@ -99,7 +105,7 @@ class Update:
 
         This holds for every accepted update, because its history says that a phase took it.
         """
-        return self.redelivered or self.accepted
+        return self.redelivered or self.accepted or self.waits
 
 
 class Mailbox:
@@ -270,6 +276,7 @@ def order_deliveries(
                 # A rejected update leaves no trace, so no replay delivers it.
                 accepted=activation.replaying or attributes.get("accepted", False),
                 redelivered=attributes.get("redelivered", False),
+                waits=attributes.get("waits", False),
                 sender=sender.sender_from(attributes),
                 headers=headers_from(attributes),
             )
@@ -300,6 +307,7 @@ def _order_recorded(
         Update(
             *(a["id"], a["name"], a["args"], a["after"]),
             accepted=True,
+            waits=a.get("waits", False),
             sender=sender.sender_from(a),
             headers=headers_from(a),
         )

@@ -40,6 +40,7 @@ from temporalex_django.errors import (
     NestingError,
     NondeterminismError,
     PayloadError,
+    TemporalexError,
     UnexpectedError,
     UpdateRejected,
     WorkflowDefinitionError,
@@ -387,9 +388,11 @@ class HandlerRunner:
 
         Acceptance replaces the update's arguments by values of the handler's type. If the validator fails by a fault
         of its code, the update is not judged: the error is reported, but is no answer to the sender.
+
+        An update that ``waits`` is accepted already, so it fails where another one would be rejected.
         """
         if not update.accepted and (refusal := self._permission_error(handler, update)) is not None:
-            self._journal.reject_update(update.message_id, refusal)
+            self.refuse_update(update, refusal)
             return False
         # A copy that is discarded: a replay does not know the refused updates, so nothing that they set may remain.
         context = inherit_context(phase.host.context)
@@ -399,29 +402,44 @@ class HandlerRunner:
             if not update.accepted:
                 context.run(self._validate, handler, update, args, phase)
         except UpdateRejected as exc:
-            self._journal.reject_update(update.message_id, exc)
+            self.refuse_update(update, exc)
             return False
         except PayloadError as exc:
-            self._journal.reject_update(
-                update.message_id, UpdateRejected(exc.message, reason=exc.message, path=exc.path)
-            )
+            self.refuse_update(update, UpdateRejected(exc.message, reason=exc.message, path=exc.path))
             return False
         except _ValidatorFault as fault:
-            self._journal.completion.faults.append(
-                Fault(update_id=update.message_id, name=update.name, error=fault.error)
-            )
+            if update.admitted:
+                self.refuse_update(update, UnexpectedError(f"the validator of update {update.name!r}: {fault}"))
+            else:
+                rejected = Fault(update_id=update.message_id, name=update.name, error=fault.error)
+                self._journal.completion.faults.append(rejected)
             return False
+        if not update.admitted:
+            self.accept(update)
+        update.waits, update.args = False, args
+        return True
+
+    def accept(self, update: Update, **marks: bool) -> None:
+        """Accept an update. With the mark ``waits``, a phase judges it later, in a replay as well."""
         # The event comes before anything that the handler does (decision 12), so a replay finds the update accepted.
         self.open_updates[update.message_id] = update.name
+        update.admitted, update.accepted = True, update.accepted and not marks
         attributes = {"id": update.message_id, "name": update.name, "args": update.args, "after": update.after}
         origin = {**sender.sender_attributes(update.sender), **headers_attributes(update.headers)}
-        self._journal.emit("AcceptUpdate", None, {**attributes, **origin})
-        update.admitted, update.args = True, args
-        return True
+        self._journal.emit("AcceptUpdate", None, {**attributes, **marks, **origin})
+
+    def refuse_update(self, update: Update, error: TemporalexError) -> None:
+        """Reject an update with this error. One that was accepted early fails with it, and is lost."""
+        if update.admitted:
+            self.fail_update(f"update {update.name}", update.message_id, error)
+            self._journal.lose("update", update.name, update.sender, error)
+        else:
+            self._journal.reject_update(update.message_id, error)
 
     def _permission_error(self, handler: Handler, update: Update) -> ActionNotPermitted | None:
         permission, label = handler.permission, f"update {update.name!r}"
-        if permission is None or self._permissions.is_permitted(permission, update.sender, label):
+        accepted_id = update.message_id if update.admitted else None
+        if permission is None or self._permissions.is_permitted(permission, update.sender, label, accepted_id):
             return None
         return ActionNotPermitted(
             f"{self._run_context.run_label}: {update.sender} may not send the {label}: this requires the permission "
@@ -655,7 +673,7 @@ class HandlerRunner:
         """
         name = self.open_updates.pop(update)
         self._journal.emit("FailUpdate", None, {"id": update, "name": name, **describe(error)})
-        if not is_error(error, Cancelled, UpdateRejected):
+        if not is_error(error, Cancelled, UpdateRejected, ActionNotPermitted):
             self._run_context.log_failure(f"the handler of {label}", error)
 
     def release_references(self) -> None:
@@ -667,7 +685,7 @@ class _ValidatorFault(Exception):
     """The error of a validator that raised an exception which is no refusal, so that the update is not judged."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__()
+        super().__init__(f"{exception_name(type(error))}: {exception_message(error)}")
         self.error = error
 
 

@@ -55,28 +55,47 @@ def sender_from(attributes: Mapping[str, Any]) -> Sender | None:
 class Permissions:
     """The check of permissions during an activation: the judge of the host, and the refusals that a replay repeats.
 
-    ``refused`` and ``refused_arrivals`` are those of the ``DeliveryRecord`` that is replayed. Without a judge, a named
-    sender may do nothing that needs a permission.
+    ``refused``, ``refused_arrivals`` and ``denied`` are those of the ``DeliveryRecord`` that is replayed. Without a
+    judge, a named sender may do nothing that needs a permission.
     """
 
-    __slots__ = ("_judge", "refused", "refused_arrivals")
+    __slots__ = ("_judge", "_replaying", "denied", "refused", "refused_arrivals")
 
     def __init__(self) -> None:
         self._judge: Judge | None = None
+        self._replaying = False
         self.refused: tuple[int, ...] = ()
         self.refused_arrivals: tuple[int, ...] = ()
+        self.denied: tuple[str, ...] = ()
 
-    def begin(self, judge: Judge | None, *, refused: tuple[int, ...], refused_arrivals: tuple[int, ...]) -> None:
+    def begin(
+        self,
+        judge: Judge | None,
+        *,
+        refused: tuple[int, ...],
+        refused_arrivals: tuple[int, ...],
+        denied: tuple[str, ...],
+        replaying: bool,
+    ) -> None:
         """Begin a new activation with its judge (None: nobody is asked), and the refusals that a replay repeats."""
-        self._judge, self.refused, self.refused_arrivals = judge, refused, refused_arrivals
+        self._replaying = replaying
+        self._judge, self.refused, self.refused_arrivals, self.denied = judge, refused, refused_arrivals, denied
 
-    def is_permitted(self, permission: str, sender: Sender | None, message: str) -> bool:
+    def is_permitted(
+        self, permission: str, sender: Sender | None, message: str, accepted_id: str | None = None
+    ) -> bool:
         """Return True if the sender may send the message. Code (no sender) may send everything.
 
-        ``message`` names the message in errors. The judge may use the database. Raises ``JudgingFailed`` with the error
-        of the judge as its cause.
+        ``message`` names the message in errors. ``accepted_id`` is the id of an update that was accepted before it is
+        judged; a refusal is then added to ``denied``, where a replay finds it. The judge may use the database. Raises
+        ``JudgingFailed`` with the error of the judge as its cause.
         """
-        return sender is None or self.has_permission(permission, sender, message=message)
+        if accepted_id is not None and self._replaying:
+            return accepted_id not in self.denied
+        is_permitted = sender is None or self.has_permission(permission, sender, message=message)
+        if accepted_id is not None and not is_permitted:
+            self.denied = (*self.denied, accepted_id)
+        return is_permitted
 
     def has_permission(self, permission: str, sender: Sender, *, message: str) -> bool:
         """Return True if a person has ``permission``, or is one of the candidates whom that word names.

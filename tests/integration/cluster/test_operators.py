@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 from django.db import DatabaseError, transaction
+from temporalio.api.workflowservice import v1 as service
 
-from temporalex_django import NoReply, Ok, RetryPolicy, Stop, Workflow, activity, api, errors
-from temporalex_django.backends.cluster.client import ClusterClient
-from temporalex_django.models import BulkItem, Chain, HumanTask, Instance, KeptAnswer, OperatorAction, Outbox
+from temporalex_django import NoReply, Ok, RetryPolicy, Stop, Workflow, activity, api, errors, query
+from temporalex_django.backends.cluster.client import ClusterClient, cluster_client
+from temporalex_django.models import BulkItem, Chain, HumanTask, Instance, KeptAnswer, Message, OperatorAction, Outbox
 from temporalex_django.operations.base import CODE
 from temporalex_django.operations.bulk import StartBulk, run_jobs
 from temporalex_django.operations.idempotency import IdempotentRequest
@@ -157,6 +158,11 @@ class MirroredBroken(Workflow):
     task_queue = QUEUE
     signals = ("note", "close")
 
+    @query("any")
+    @staticmethod
+    def any(state: Any) -> Any:
+        return state
+
     async def run(self, args: Any) -> Any:
         return Ok(
             await api.phase(
@@ -243,6 +249,45 @@ def test_a_run_is_paused_where_the_server_can(worker: None) -> None:
             operation()
     handle.unpause()
     assert Instance.objects.get().paused is None
+
+
+def pause_there(name: str) -> None:
+    """Pause or unpause the run as Temporal's own interface does."""
+    row, client = Instance.objects.get(), cluster_client()
+    requests = {
+        "pause": service.PauseWorkflowExecutionRequest,
+        "unpause": service.UnpauseWorkflowExecutionRequest,
+    }
+    request = requests[name](
+        namespace=client.namespace,
+        workflow_id=row.cluster_id,
+        run_id=str(row.cluster_run_id),
+        request_id=uuid.uuid4().hex,
+    )
+    client.call(lambda sdk: getattr(sdk.workflow_service, f"{name}_workflow_execution")(request))
+
+
+def test_a_run_that_was_paused_there_says_so_and_goes_on(worker: None) -> None:
+    handle = start(MirroredBroken)
+    pause_there("pause")
+    handle.unpause()  # the row knows of no pause
+    with pytest.raises(errors.ActionNotPossible, match="not paused"):
+        handle.unpause()
+    pause_there("pause")
+    with pytest.raises(errors.RunPaused):
+        handle.update("anything", id="u-1")
+    assert Instance.objects.get().paused is not None
+    assert not Message.objects.filter(request_id="u-1").exists()  # its id is free
+    handle.unpause()
+    assert Instance.objects.get().paused is None
+    pause_there("pause")
+    handle.query("any")
+    assert Instance.objects.get().paused is not None
+    pause_there("unpause")
+    handle.unpause()
+    assert Instance.objects.get().paused is None
+    handle.signal("close")
+    assert handle.result(timeout=20) == []
 
 
 def test_the_audit_log_names_the_person(worker: None) -> None:

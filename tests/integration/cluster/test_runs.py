@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import transaction
+from django.utils import timezone
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import ResetReapplyExcludeType
 from temporalio.api.workflowservice import v1 as service
@@ -33,7 +34,7 @@ from temporalex_django.backends.cluster import outgoing
 from temporalex_django.backends.cluster.client import cluster_client
 from temporalex_django.backends.host import host
 from temporalex_django.conf import codec
-from temporalex_django.db.outbox import OutboxRow
+from temporalex_django.db.outbox import DeliveryFailed, OutboxRow
 from temporalex_django.models import Chain, Instance, Message, Outbox
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.people import stored
@@ -397,3 +398,50 @@ def test_code_and_activities_see_the_run_ids_of_the_rows(worker: None) -> None:
         "second": [second, second],
     }
     assert [event.attributes["run_id"] for event in run.history() if event.kind == "WorkflowStarted"] == [second]
+
+
+class MirroredUnbegun(Workflow):
+    task_queue = QUEUE
+    signals = ("note",)
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await double_on_cluster(args))
+
+
+def test_a_run_that_is_cancelled_in_the_transaction_of_its_start_is_never_sent(worker: None) -> None:
+    for number in range(5):
+        with transaction.atomic():
+            handle = MirroredUnbegun.start(number, id=f"unbegun-{number}")
+            handle.signal("note", number, id="n-1")
+            handle.cancel("changed my mind")
+        run_until_idle()
+        with pytest.raises(errors.WorkflowCancelled):
+            handle.result(timeout=20)
+    rows = Instance.objects.order_by("id")
+    assert [(row.status, row.cluster_run_id, row.closing_value["reason"]) for row in rows] == [
+        ("cancelled", None, "changed my mind")
+    ] * 5
+    assert not Outbox.objects.exists()
+    assert set(Message.objects.values_list("outcome_status", flat=True)) == {"undelivered"}
+    assert not Chain.objects.filter(closed=False).exists()
+
+
+def test_a_cancel_request_that_waits_behind_a_start_that_was_sent_is_sent_too(worker: None) -> None:
+    """The answer to the first try of the start was lost, so the run is there."""
+    settle, answers = outgoing.StartKind.settle, []
+
+    def lose(*args: Any) -> None:
+        if not answers:
+            answers.append(args)
+            raise DeliveryFailed("the answer was lost")
+        settle(*args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(outgoing.StartKind, "settle", lose)
+        handle = MirroredTill.start(None, id="begun")
+        handle.cancel("enough")
+        Outbox.objects.update(due_at=timezone.now())
+        run_until_idle()
+    with pytest.raises(errors.WorkflowCancelled):
+        handle.result(timeout=20)
+    assert Instance.objects.get().cluster_run_id is not None

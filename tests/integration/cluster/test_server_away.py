@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -13,9 +14,14 @@ from django.db import connections
 from django.utils import timezone
 from temporalio.service import RPCError, RPCStatusCode
 
-from temporalex_django import NoReply, Ok, Reply, Stop, Workflow, activity, api, errors, update
-from temporalex_django.backends.cluster import calls, worker
+from temporalex_django import NoReply, Ok, Reply, Stop, Workflow, activity, api, errors, query, update
+from temporalex_django.backends.cluster import calls, reads, worker
+from temporalex_django.backends.cluster.client import ClusterClient
+from temporalex_django.management import doctor
 from temporalex_django.models import Instance, Outbox, Permit
+from temporalex_django.operations.base import CODE
+from temporalex_django.operations.idempotency import IdempotentRequest
+from temporalex_django.present.diagnosis import diagnose
 from temporalex_django.workers.loop import run_until_idle
 from tests.integration.cluster.conftest import WorkerMaker
 from tests.support.cluster_worker import running_worker
@@ -29,6 +35,11 @@ QUEUE = f"cluster-away-{uuid.uuid4().hex[:8]}"
 
 class MirroredAway(Workflow):
     task_queue = QUEUE
+
+    @query("any")
+    @staticmethod
+    def any(state: Any) -> Any:
+        return state
 
     async def run(self, args: Any) -> Any:
         total = await api.phase(
@@ -211,3 +222,122 @@ def test_a_worker_polls_again_when_the_server_is_back(proxy: Any, start_worker: 
         wait_for(lambda: not Outbox.objects.exists() or send_outbox())
         second.signal("stop")
         assert second.result(timeout=40) == 0
+
+
+def use_up_tries() -> None:
+    """Let the next try of each row be one more than a row has."""
+    Outbox.objects.update(tries=40)
+
+
+def test_an_outage_of_any_length_fails_no_start_and_loses_no_signal(proxy: Any, start_worker: WorkerMaker) -> None:
+    server = proxy()
+    server.stop()
+    handle = start()
+    handle.signal("note", 3)
+    for _ in range(2):
+        use_up_tries()
+        send_outbox()
+    assert [(row.failed, row.tries > 0) for row in Outbox.objects.order_by("id")] == [(None, True), (None, True)]
+    assert handle.status == "pending"
+    Outbox.objects.update(created_at=timezone.now() - timedelta(seconds=40))
+    assert {"cluster_away", "outbox_late"} <= {
+        finding.code for finding in diagnose(doctor.load_project(), now=timezone.now())
+    }
+    server.start()
+    with start_worker():
+        send_outbox()
+        wait_for(lambda: not Outbox.objects.exists() or send_outbox())
+        handle.signal("stop")
+        assert handle.result(timeout=40) == 3
+
+
+def test_a_start_that_is_too_late_after_an_outage_times_out(proxy: Any) -> None:
+    server = proxy()
+    server.stop()
+    handle = MirroredAway.start(
+        None, id=f"away-{uuid.uuid4().hex[:6]}", start_before=timezone.now() + timedelta(seconds=1)
+    )
+    use_up_tries()
+    wait_for(lambda: Instance.objects.filter(start_before__lt=timezone.now()).exists())
+    send_outbox()
+    assert handle.status == "timed_out"
+
+
+@pytest.fixture
+def answers_with(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A function that makes the server answer starts of ``ids`` (None: all) with a status."""
+    start_request = calls.start_request
+
+    def answer(status: RPCStatusCode, ids: Any = None) -> None:
+        def refuse(*args: Any, **options: Any) -> Any:
+            if ids is None or any(name in options["cluster_id"] for name in ids):
+                raise RPCError("so it says", status, b"")
+            return start_request(*args, **options)
+
+        monkeypatch.setattr(calls, "start_request", refuse)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("status", "is_kept"),
+    [
+        (RPCStatusCode.UNAVAILABLE, True),
+        (RPCStatusCode.DEADLINE_EXCEEDED, True),
+        (RPCStatusCode.UNAUTHENTICATED, True),
+        (RPCStatusCode.PERMISSION_DENIED, True),
+        (RPCStatusCode.RESOURCE_EXHAUSTED, True),
+        (RPCStatusCode.INTERNAL, False),
+    ],
+)
+def test_a_server_that_takes_nothing_uses_up_no_try(answers_with: Any, status: RPCStatusCode, is_kept: bool) -> None:
+    answers_with(status)
+    handle = start()
+    for _ in range(2):
+        use_up_tries()
+        send_outbox()
+    assert (Outbox.objects.get().failed is None, handle.status == "pending") == (is_kept, is_kept)
+
+
+def test_a_row_that_alone_gets_no_answer_is_given_up(answers_with: Any) -> None:
+    answers_with(RPCStatusCode.RESOURCE_EXHAUSTED, ["away-large"])
+    large = MirroredAway.start(None, id="away-large")
+    use_up_tries()
+    send_outbox()
+    assert large.status == "pending"
+    start()
+    use_up_tries()
+    send_outbox()
+    assert large.status == "failed"
+    (dead,) = Outbox.objects.refused()
+    assert "RESOURCE_EXHAUSTED" in str(dead.failed)
+
+
+def test_a_query_without_a_server_times_out_and_names_what_it_says(
+    proxy: Any, start_worker: WorkerMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = proxy()
+    with start_worker():
+        handle = start()
+        wait_for(lambda: handle.describe().waiting_for)
+        server.stop()
+        monkeypatch.setattr(reads, "QUERY_SECONDS", 1.0)
+        with pytest.raises(errors.QueryTimeout):
+            handle.query("any")
+        request = IdempotentRequest(by=CODE, key="k", request=b"skip")
+        for operation in (handle.reset, partial(handle.skip_timer, 1), partial(handle.retry_activity, 1)):
+            with pytest.raises((errors.QueryTimeout, errors.UpdateTimeout)), request.run_once_at_once():
+                operation()
+            request.check_duplicate()  # the key is free
+        server.start()
+        handle.terminate()
+
+    def denied(*_: Any, **__: Any) -> Any:
+        raise RPCError("no access to the namespace", RPCStatusCode.PERMISSION_DENIED, b"")
+
+    with start_worker():
+        handle = start()
+        wait_for(lambda: handle.describe().waiting_for)
+        monkeypatch.setattr(ClusterClient, "call", denied)
+        with pytest.raises(errors.QueryTimeout, match="PERMISSION_DENIED: no access"):
+            handle.query("any")

@@ -16,6 +16,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.core.management import call_command
 from django.db import IntegrityError, transaction
+from django.db.models import F
 from django.urls import reverse
 from django.utils import timezone
 
@@ -134,6 +135,71 @@ def test_a_row_is_given_up_after_the_tries_of_its_kind(file: Path, kind: AppendL
     ]
     run_until_idle()
     assert file.read_text().splitlines() == ["behind"]
+
+
+def test_a_destination_that_takes_nothing_uses_up_no_try_and_the_pauses_grow(
+    file: Path, kind: AppendLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_away(prepared: Any) -> None:
+        raise DeliveryFailed("away", uses_try=False)
+
+    insert(file, "kept")
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "send", is_away)
+        pauses = []
+        for _ in range(kind.max_tries + 2):
+            Outbox.objects.update(due_at=timezone.now())
+            assert send_batch("default", "file")
+            row = Outbox.objects.get()
+            pauses.append((row.due_at - timezone.now()).total_seconds())
+            assert (row.failed, row.tries, row.error) == (None, 1, "away")
+            Outbox.objects.update(created_at=F("created_at") - timedelta(seconds=20))
+    assert pauses == sorted(pauses)
+    assert pauses[0] <= policy.OUTBOX_FIRST_PAUSE
+    assert pauses[-1] <= policy.OUTBOX_LONGEST_PAUSE
+    due_now()
+    run_until_idle()
+    assert file.read_text() == "kept\n"
+
+
+def test_a_row_that_fails_while_others_are_sent_uses_up_its_tries(
+    file: Path, kind: AppendLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = kind.send
+
+    def is_busy(prepared: Any) -> Any:
+        if prepared["line"] == "large":
+            raise DeliveryFailed("busy", uses_try=None)
+        return send(prepared)
+
+    monkeypatch.setattr(kind, "send", is_busy)
+    insert(file, "large")
+    for _ in range(kind.max_tries + 2):
+        due_now()
+        assert send_batch("default", "file")
+    assert Outbox.objects.get().failed is None
+    for number in range(kind.max_tries):
+        insert(file, str(number), chain=uuid.uuid4())
+        due_now()
+        while send_batch("default", "file"):
+            pass
+    assert Outbox.objects.get().failed is not None
+
+
+def test_an_answer_that_cannot_be_stored_is_asked_for_again(
+    file: Path, kind: AppendLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def is_locked(*_: Any) -> None:
+        raise DeliveryFailed("the row of the run is locked")
+
+    insert(file, "yes")
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, "settle", is_locked)
+        assert send_batch("default", "file")
+    assert Outbox.objects.get().error == "the row of the run is locked"
+    due_now()
+    run_until_idle()
+    assert kind.settled == ["yes"]
 
 
 def test_a_refused_row_is_a_dead_letter_at_once_and_the_next_one_goes(file: Path, kind: AppendLine) -> None:

@@ -47,6 +47,7 @@ from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, WorkflowClosed
 from temporalex_django.temporal import names
 from temporalex_django.temporal.failures import failure_details
+from temporalex_django.temporal.start_facts import TASK_LIMITS
 from temporalex_django.testing.environment_base import EPOCH
 from temporalex_django.testing.memory_actions import OPERATIONS
 from temporalex_django.testing.memory_backend import MemoryBackend, MemoryRunOperations
@@ -321,6 +322,7 @@ class TemporalEnvironment(Mirror):
             number += 1
             cluster_id = f"{self.cluster_id(start.workflow_id)}#{number}"
         facts: dict[str, Any] = {"version": start.version, "id": start.workflow_id, "now": self.clock.isoformat()}
+        facts["limits"] = TASK_LIMITS
         if start.snapshot is not None:
             facts["snapshot"] = dict(start.snapshot)
         if start.search_attributes:

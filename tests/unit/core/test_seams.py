@@ -270,7 +270,7 @@ def test_branches_that_a_limit_keeps_waiting_never_start_after_a_cancel(env):
 def test_builtins_serve_as_predicates_and_handlers(env):
     bare = functools.partial(max, 1, 0)
     assert not conditions.takes_state(bare)
-    assert phase.accepts_arguments(max, 2) and phase.handler_types(max)[0]
+    assert phase.accepts_arguments(max, 2) and phase.handler_types(max)
 
     async def run(self, args):
         return Ok(await api.wait_condition(bare))

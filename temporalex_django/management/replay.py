@@ -57,7 +57,7 @@ class ReplayBatch(NamedTuple):
     histories: int
     findings: list[Finding]
     differences: list[Finding]
-    left_out: dict[str, int]
+    left_out: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +285,7 @@ def replay_runs(runs: Sequence[UUID], *, timeout: float | None = None) -> Replay
     records = storage.run_records(runs)
     rows = Instance.objects.using(storage.alias).filter(pk__in=runs)
     executions = {row.pk: row for row in rows.filter(**_ON_CLUSTER).only("cluster_id", "cluster_run_id")}
-    batch = ReplayBatch(len(runs), [], [], {})
+    batch = ReplayBatch(len(runs), [], [])
     labels_by_run = {
         run: {"run": str(run), "id": records[run].workflow_id, "workflow": records[run].workflow} for run in runs
     }
@@ -333,7 +333,7 @@ def replay_files(
 
     A file that cannot be read is a finding, and so is one of a workflow that is not in ``only``.
     """
-    batch = ReplayBatch(len(paths), [], [], {})
+    batch = ReplayBatch(len(paths), [], [])
     for path in paths:
         try:
             history_file = replay.load(Path(path).read_bytes(), source=path)

@@ -200,4 +200,4 @@ def test_replay_spreads_over_processes(subprocess_env: dict[str, str], tmp_path:
     with running(["temporalex", "replay", "--processes", "2", "--json"], subprocess_env, report) as process:
         assert process.popen.wait(60) == 0
     counts = {"checked": 60, "clean": 60, "on_cluster": 0}
-    assert json.loads(report.read_text()) == {**counts, "findings": [], "differences": []}
+    assert json.loads(report.read_text()) == {**counts, "left_out": {}, "findings": [], "differences": []}

@@ -25,6 +25,7 @@ from temporalex_django.db.inserts import InsertedMessage, NewStart, StartedRun
 from temporalex_django.db.messages.inbox import HandledMessage
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Outcome, RunState, TaskResult, TaskState
+from temporalex_django.engine.refusals import closed_run_error
 from temporalex_django.engine.reset import ResetPlan
 from temporalex_django.errors import AlreadyRunning, UnknownWorkflow, WorkflowClosed
 from temporalex_django.models import ActivityTask, Instance
@@ -371,7 +372,7 @@ class RunTarget:
     def require_open(self, operation: str) -> None:
         """Raise ``WorkflowClosed`` if the chain was closed when it was read; the message names ``operation``."""
         if self.closed:
-            raise WorkflowClosed(f"{self.workflow} {self.workflow_id} is closed ({self.status}): {operation} refused")
+            raise closed_run_error(f"{self.workflow} {self.workflow_id}", self.status, operation)
 
 
 def find_run_class(chain_id: UUID, workflow: str, version: int) -> type[Workflow] | None:

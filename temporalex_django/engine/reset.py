@@ -47,7 +47,13 @@ from temporalex_django.engine.contracts.records import (
 )
 from temporalex_django.engine.contracts.storage import RunStorage
 from temporalex_django.engine.external_messages import NewMessage
-from temporalex_django.engine.operator_overrides import allows_overrides, input_digests, pending_timers, skip_message_id
+from temporalex_django.engine.operator_overrides import (
+    DROP,
+    allows_overrides,
+    input_digests,
+    pending_timers,
+    skip_message_id,
+)
 from temporalex_django.engine.run_closing import close_for_reset
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, ActivityNotFound, InvalidId, PayloadError, WorkflowClosed
@@ -61,21 +67,6 @@ from temporalex_django.errors import ActionNotPossible, ActivityNotFound, Invali
 
 #: Later runs of the chain whose messages can be delivered again (see decision 43).
 _MAX_SUCCESSORS = 100
-#: Choices for the messages behind the point.
-REDELIVER, DROP = "again", "drop"
-
-
-def should_redeliver(messages: object) -> bool:
-    """Return True if the option ``messages`` is "again", and False if it is "drop".
-
-    It says whether messages that came after the point of a reset or fork are delivered again. Raises ``PayloadError``
-    for any other value.
-    """
-    if messages not in (REDELIVER, DROP):
-        raise PayloadError(
-            f"messages={messages!r} is not a valid choice: use {REDELIVER!r} (deliver them again) or {DROP!r}"
-        )
-    return messages == REDELIVER
 
 
 def successors(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
@@ -141,6 +132,15 @@ class ResetPlan:
     atomic: bool = True
     search_attributes: Mapping[str, Any] | None = None
     unread: Sequence[InboxMessage] = ()
+
+    @property
+    def fork_seed(self) -> int:
+        """The random seed of a fork.
+
+        A copied history replays only under the seed with which it was recorded; the mark behind it sets the new one. A
+        fork from the start has no history, so it draws its own numbers.
+        """
+        return self.record.seed if self.prefix.activation else self.seed
 
     @property
     def edited_activities(self) -> list[str]:

@@ -12,6 +12,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils.functional import Promise
 from django.utils.text import format_lazy
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.authoring import workflow as workflows
@@ -28,6 +29,7 @@ from temporalex_django.core.history.replay import replay
 from temporalex_django.core.names import TEMPORAL, fit_note
 from temporalex_django.db.background_hooks import run_due
 from temporalex_django.db.inserts import notify_on_commit
+from temporalex_django.engine import operator_overrides
 from temporalex_django.engine.activity_policy import begins_later, is_due
 from temporalex_django.engine.blocked import retry_immediately
 from temporalex_django.engine.contracts.records import RunState
@@ -218,7 +220,6 @@ class Cancel(OperatorRunAction[None]):
     """
 
     name: ClassVar[str] = "cancel"
-    permission: ClassVar[str] = "cancel_instance"
     label: ClassVar[Promise] = _("Cancel")
     summary: ClassVar[Promise] = _("Ask a run to end.")
     effect: ClassVar[Promise] = _("The code of a function workflow may clean up first. A graph ends at once.")
@@ -293,7 +294,7 @@ class Cancel(OperatorRunAction[None]):
         if self._close_before_begin():
             return
         if target.closed:
-            self.refuse(_("the run is already closed"), closed=True)
+            self.refuse(self.why_not_run(target.row) or "", closed=True)
         # An INSERT locks no row of the run, so a request never waits for a worker that has it (see decision 6).
         with self.audit_transaction():
             backend_of(target).send(target, kind="cancel", name="", body={"reason": self.reason}, storage=self.storage)
@@ -313,7 +314,6 @@ class Terminate(OperatorRunAction[None]):
     """
 
     name: ClassVar[str] = "terminate"
-    permission: ClassVar[str] = "terminate_instance"
     forced: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Terminate")
     summary: ClassVar[Promise] = _("Terminate a run.")
@@ -341,7 +341,6 @@ class Delete(OperatorRunAction[None]):
     """
 
     name: ClassVar[str] = "delete"
-    permission: ClassVar[str] = "delete_instance"
     forced: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Delete")
     summary: ClassVar[Promise] = _("Delete a run.")
@@ -354,10 +353,8 @@ class Delete(OperatorRunAction[None]):
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        del seq
-        if run.is_open or not run.chain.closed:
-            return str(_("the run is open: cancel or terminate it first"))
-        return None
+        # An earlier run of a chain is closed, too, but the chain is deleted as a whole.
+        return super().why_not(run if run.is_open or run.chain.closed else run.chain.run, seq=seq)
 
     def perform(self) -> None:
         backend_of(self.target).delete(self)
@@ -379,7 +376,6 @@ class Pause(OperatorRunAction[None]):
     """
 
     name: ClassVar[str] = "pause"
-    permission: ClassVar[str] = "pause_instance"
     label: ClassVar[Promise] = _("Pause")
     summary: ClassVar[Promise] = _("Pause a run.")
     effect: ClassVar[Promise] = _(
@@ -387,14 +383,6 @@ class Pause(OperatorRunAction[None]):
         "are refused. Running activities continue."
     )
     done: ClassVar[Promise] = _("The run is paused.")
-
-    @classmethod
-    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        if reason := super().why_not(run, seq=seq):
-            return reason
-        if run.paused is None:
-            return None
-        return str(_("the run is already paused"))
 
     def is_done(self, run: Instance) -> bool:
         return run.is_open and run.paused is not None
@@ -411,7 +399,6 @@ class Unpause(OperatorRunAction[None]):
     """
 
     name: ClassVar[str] = "unpause"
-    permission: ClassVar[str] = "pause_instance"
     label: ClassVar[Promise] = _("Unpause")
     summary: ClassVar[Promise] = _("Unpause a run.")
     effect: ClassVar[Promise] = _(
@@ -429,14 +416,6 @@ class Unpause(OperatorRunAction[None]):
                 "its code is fixed."
             )
         return self.done
-
-    @classmethod
-    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        if reason := super().why_not(run, seq=seq):
-            return reason
-        if run.paused is None:
-            return str(_("the run is not paused"))
-        return None
 
     def is_done(self, run: Instance) -> bool:
         return run.is_open and run.paused is None
@@ -491,7 +470,6 @@ class SkipTimer(OperatorRunAction[None]):
     """
 
     name: ClassVar[str] = "skip_timer"
-    permission: ClassVar[str] = "retry_activity"
     label: ClassVar[Promise] = _("Fire now")
     summary: ClassVar[Promise] = _("Fire a timer now.")
     effect: ClassVar[Promise] = _("The run continues as if the time were up.")
@@ -501,7 +479,7 @@ class SkipTimer(OperatorRunAction[None]):
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        if reason := cls.why_not_open(run):
+        if reason := super().why_not(run, seq=seq):
             return reason
         if run.backend == TEMPORAL:
             return None  # the run itself says which timers are running
@@ -514,7 +492,7 @@ class SkipTimer(OperatorRunAction[None]):
         if seq not in timers:
             return absent_timer_text(timers)
         if _was_fired(run, seq):
-            return str(_("somebody has already fired it"))
+            return gettext(operator_overrides.ALREADY_FIRED)
         return None
 
     def is_done(self, run: Instance) -> bool:
@@ -569,7 +547,6 @@ class TryAgain(OperatorRunAction[None]):
     """
 
     name: ClassVar[str] = "try_again"
-    permission: ClassVar[str] = "pause_instance"
     label: ClassVar[Promise] = _("Try again now")
     summary: ClassVar[Promise] = _("Try a blocked run again now.")
     effect: ClassVar[Promise] = _(
@@ -578,22 +555,11 @@ class TryAgain(OperatorRunAction[None]):
     )
     done: ClassVar[Promise] = _("The run is retried now.")
 
-    @classmethod
-    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        if reason := super().why_not(run, seq=seq):
-            return reason
-        if run.blocked is None:
-            return str(_("the run is not blocked"))
-        if run.paused is None:
-            return None
-        return str(_("the run is paused: unpause it first"))
-
     def perform(self) -> None:
         with self.storage.transaction():
             run, now = self.lock_run(), self.storage.now()
             if is_due(run.due_at, now):
-                reason = _("it is already due: the next worker that polls its queue retries it")
-                self.refuse(reason, closed=False, already_done=True)
+                self.refuse(gettext(operator_overrides.ALREADY_DUE), closed=False, already_done=True)
             self.storage.write([retry_immediately(run, now=now)])
             self.record(self.target.audit_subject, reason=self.reason)
             notify_on_commit(alias=self.storage.alias, queues=[run.queue])

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.utils.functional import Promise
-from django.utils.text import format_lazy
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.backends.routing import backend_of
 from temporalex_django.db.messages.inbox import HandledMessage, failed_count, failed_messages
+from temporalex_django.engine import operator_overrides
 from temporalex_django.models import ActivityTask, Instance, Message
 from temporalex_django.operations.runs.operator_action import ActivityAction, Input, OperatorRunAction
 
@@ -28,7 +29,6 @@ class FailedMessageAction(OperatorRunAction[None]):
     audit log records the id of each message and the digest of its payload.
     """
 
-    permission: ClassVar[str] = "redeliver_message"
     inputs: ClassVar[tuple[Input, ...]] = (
         Input(
             name="message",
@@ -40,10 +40,9 @@ class FailedMessageAction(OperatorRunAction[None]):
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        del seq
-        if failed_count(run):
-            return None
-        return str(_("the run has no failed message"))
+        if reason := super().why_not(run, seq=seq):
+            return reason
+        return None if failed_count(run) else gettext(operator_overrides.NO_FAILED_MESSAGE)
 
     @abstractmethod
     def act(self, message_id: str) -> HandledMessage | None:
@@ -65,9 +64,8 @@ class FailedMessageAction(OperatorRunAction[None]):
             for message_id in message_ids:
                 handled = self.act(message_id)
                 if handled is None:
-                    self.refuse(
-                        format_lazy(_("the run has no failed message with the id {id}"), id=message_id), closed=False
-                    )
+                    reason = gettext(operator_overrides.NO_SUCH_FAILED_MESSAGE).format(id=message_id)
+                    self.refuse(reason, closed=False)
                 else:
                     self.record(
                         self.target.audit_subject,
@@ -93,10 +91,6 @@ class Redeliver(FailedMessageAction):
         "The run receives the message again, with the same payload, after the messages that are already waiting."
     )
     done: ClassVar[Promise] = _("The run receives the message in its next turn.")
-
-    @classmethod
-    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        return cls.why_not_open(run) or super().why_not(run, seq=seq)
 
     def act(self, message_id: str) -> HandledMessage | None:
         return backend_of(self.target).redeliver(self, message_id)
@@ -157,14 +151,6 @@ class RetryActivity(ActivityAction):
         ),
     )
 
-    @classmethod
-    def why_not_task(cls, task: ActivityTask) -> str | None:
-        if task.owner is not None:
-            return str(_("an attempt is running now"))
-        if task.attempt:
-            return None
-        return str(_("it has not been attempted yet"))
-
     def is_done(self, run: Instance) -> bool:
         assert self.seq is not None
         tasks = ActivityTask.objects.using(self.storage.alias).filter(run_id=run.pk, seq=self.seq)
@@ -194,8 +180,6 @@ class CompleteActivity(ActivityAction):
     """
 
     name: ClassVar[str] = "complete_activity"
-    permission: ClassVar[str] = "complete_activity"
-    sees_payloads: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Complete by hand")
     summary: ClassVar[Promise] = _("Complete an activity by hand.")
     effect: ClassVar[Promise] = _(
@@ -221,8 +205,6 @@ class FailActivity(ActivityAction):
     """
 
     name: ClassVar[str] = "fail_activity"
-    permission: ClassVar[str] = "fail_activity"
-    sees_payloads: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Fail by hand")
     summary: ClassVar[Promise] = _("Fail an activity by hand.")
     effect: ClassVar[Promise] = _(

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.utils.functional import Promise
 from django.utils.text import format_lazy
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django import access
@@ -26,18 +27,16 @@ from temporalex_django.core.history import replay
 from temporalex_django.core.history.events import HistoryEvent, ReplayDifference
 from temporalex_django.core.human_tasks import fork_snapshot
 from temporalex_django.db.inserts import NewStart, copy_forked_columns, insert_start, reopen_chain
-from temporalex_django.engine import reset
+from temporalex_django.engine import operator_overrides, reset
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import token
+from temporalex_django.engine.operator_overrides import DROP, REDELIVER
 from temporalex_django.engine.reset import (
-    DROP,
-    REDELIVER,
     ReplayCheck,
     ResetPlan,
     check_replay,
     fork_id,
     make_plan,
-    should_redeliver,
     successors,
 )
 from temporalex_django.engine.run_start import RunStart
@@ -65,7 +64,6 @@ class ReplayFromAction(OperatorRunAction[T]):
     match the history up to there.
     """
 
-    permission: ClassVar[str] = "reset_instance"
     _replay_check: ReplayCheck | None = None
     #: True if the operation is possible without naming an activation even if the run has no problem.
     allows_any_point: ClassVar[bool] = False
@@ -152,7 +150,7 @@ class ReplayFromAction(OperatorRunAction[T]):
             )
             # ``refuse`` has raised; this is for the type checker.
             raise AssertionError
-        redeliver = should_redeliver(self.input_values.get("messages", REDELIVER))
+        redeliver = self.input_values.get("messages", REDELIVER) == REDELIVER
         plan = make_plan(
             storage.histories({run_id: 0})[run_id],
             run_record,
@@ -251,14 +249,14 @@ class Reset(ReplayFromAction[str]):
         """
         run_record, storage = plan.record, self.storage
         if run_record.expires_at is not None and run_record.expires_at <= storage.now():
-            self.refuse(_("the time limit of its chain (execution_timeout) has passed: fork it instead"), closed=False)
+            self.refuse(gettext(operator_overrides.CHAIN_EXPIRED), closed=False)
         # The chain was moved to another version since the run that is reset, and its queue belongs to that version.
         if run.queue != code.task_queue and run_record.run_id != run.run_id:
             run.queue = code.task_queue
             Chain.objects.using(storage.alias).filter(pk=run.chain_id).update(queue=code.task_queue)
         start = RunStart(workflow_id=run_record.workflow_id, args=None, **start_options(code))
         if run.closed and not reopen_chain(run.chain_id, start, storage=storage):
-            self.refuse(_("another open run now has its id"), closed=False)
+            self.refuse(gettext(operator_overrides.ID_TAKEN), closed=False)
 
 
 # --- fork -------------------------------------------------------------------------------------------------------------
@@ -333,15 +331,12 @@ class Fork(ReplayFromAction[RunTarget]):
             workflow_id = fork_id(
                 target.workflow_id, self.input_values.get("id"), code.unique, suffix=host().random_suffix
             )
-            # A copied history replays only under the seed with which it was recorded; the mark behind it sets the new
-            # one.
-            seed = run_record.seed if plan.prefix.activation else plan.seed
             options = fork_options(code, tags=self._tags_of(run_record.run_id))
             snapshot = fork_snapshot(run_record.snapshot, self.by.sender)
             new_start = NewStart(
                 workflow_id=workflow_id,
                 args=run_record.args,
-                seed=seed,
+                seed=plan.fork_seed,
                 snapshot=snapshot,
                 search_attributes=plan.search_attributes,
                 **options,

@@ -21,12 +21,13 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.names import TABLES, TEMPORAL
-from temporalex_django.db.inserts import InsertedMessage, NewStart, StartedRun
+from temporalex_django.db.inserts import InsertedMessage, StartedRun
 from temporalex_django.db.messages.inbox import HandledMessage
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Outcome, RunState, TaskResult, TaskState
 from temporalex_django.engine.refusals import closed_run_error
 from temporalex_django.engine.reset import ResetPlan
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning, UnknownWorkflow, WorkflowClosed
 from temporalex_django.models import ActivityTask, Instance
 
@@ -179,13 +180,13 @@ class RunBackend(Protocol):
         ``Action.execute`` calls it when the transaction of the operation is over.
         """
 
-    def start(self, start: NewStart, *, storage: DjangoStorage) -> StartedRun: ...
+    def start(self, start: RunStart, *, storage: DjangoStorage) -> StartedRun: ...
 
     def start_many(
-        self, starts: Sequence[NewStart], *, storage: DjangoStorage
+        self, starts: Sequence[RunStart], *, storage: DjangoStorage
     ) -> list[StartedRun | AlreadyRunning]: ...
 
-    def replace_input(self, start: NewStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
+    def replace_input(self, start: RunStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
         """Give the run that waits to begin the input of a debounced start; None if there is no such run."""
 
     def send(

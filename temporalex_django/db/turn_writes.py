@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -275,7 +274,7 @@ class TurnWriter:
                 )
 
     def _write_chains(self, writes: Sequence[RunWrite]) -> None:
-        rows = [(*_CHAIN.values_of(_chain_state(w)), _awaited_kinds(w)) for w in writes]
+        rows = [(*_CHAIN.values_of(w.next_state()), _awaited_kinds(w)) for w in writes]
         self._sql.write((*_CHAIN.columns, _AWAITED), _CHAIN_UPDATE, rows, key="id")
 
     def _write_tasks(self, writes: Sequence[RunWrite], claimed_commands: Collection[tuple[UUID, int]]) -> None:
@@ -428,32 +427,6 @@ def _has_orm_rows(w: RunWrite) -> bool:
         or w.failed_attempts
         or w.is_closed_externally
     )
-
-
-def _chain_state(w: RunWrite) -> RunState:
-    """Return the state of the chain's row as it has to be after the turn."""
-    run = w.run
-    # The chain continues with a run that has no history yet. Its time does not go back.
-    if w.next_run is not None:
-        new: dict[str, Any] = {
-            "head_token": None,
-            "length": 0,
-            "activations": 0,
-            "failed_tries": 0,
-            "atomic_due": None,
-            "crashes": 0,
-        }
-        due_at = None if w.mirrored else run.due_at or run.activated_at
-        return replace(run, run_id=w.next_run.run_id, due_at=due_at, closed=False, **new)
-    # A run is forgiven once something was delivered to it and its process lives (decision 22).
-    crashes = 0
-    if not w.delivered:
-        crashes = run.crashes
-    if run.closed and (run.due_at or run.deadline):
-        return replace(run, due_at=None, deadline=None, crashes=crashes)
-    if crashes == run.crashes:
-        return run
-    return replace(run, crashes=crashes)
 
 
 def _awaited_kinds(w: RunWrite) -> int | None:

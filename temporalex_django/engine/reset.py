@@ -12,7 +12,7 @@ from uuid import UUID
 
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.activity_options import SEPARATOR, Unique, check_id
-from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.authoring.workflow import Workflow, fork_options
 from temporalex_django.core.failures import error_data, error_line
 from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.activation import FailedSignal
@@ -28,6 +28,8 @@ from temporalex_django.core.history.prefix import (
     read_prefix,
 )
 from temporalex_django.core.history.replay import try_replay
+from temporalex_django.core.human_tasks import fork_snapshot
+from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.names import quoted
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import deep_copy
@@ -49,14 +51,18 @@ from temporalex_django.engine.contracts.storage import RunStorage
 from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.engine.operator_overrides import (
     DROP,
+    REDELIVER,
     allows_overrides,
     input_digests,
     pending_timers,
+    refusal_error,
     skip_message_id,
 )
 from temporalex_django.engine.run_closing import close_for_reset
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, ActivityNotFound, InvalidId, PayloadError, WorkflowClosed
+from temporalex_django.graph.workflow import GraphWorkflow
 
 # --- plan -------------------------------------------------------------------------------------------------------------
 #
@@ -69,24 +75,28 @@ from temporalex_django.errors import ActionNotPossible, ActivityNotFound, Invali
 _MAX_SUCCESSORS = 100
 
 
-def successors(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
+def successors(runs: Sequence[tuple[UUID, str]], *, forked: bool, run_label: str) -> list[UUID]:
     """Return the ids of the runs that followed a run by continue-as-new, whose messages a reset delivers again, too.
 
     ``runs`` are the run and those after it in its chain, as pairs of run id and status. Raises ``ActionNotPossible`` if
     one of them was reset, because its messages cannot be told from those that were delivered again. For a fork
-    (``forked``) the runs end there instead. Raises it for too many runs, too. See decision 43.
+    (``forked``) the runs end there instead. Raises it for too many runs, too. ``run_label`` names the run. See decision
+    43.
     """
     last = next((n for n, (_, status) in enumerate(runs) if status != "continued_as_new"), len(runs) - 1)
+    reason = None
     if not forked and last < len(runs) - 1:
-        raise ActionNotPossible(
+        reason = (
             f"the run {runs[last][0]} has been reset since, so it is not known which messages came later: reset the "
             f"newest run of the chain, or drop the messages (messages={DROP!r})"
         )
-    if last > _MAX_SUCCESSORS:
-        raise ActionNotPossible(
+    elif last > _MAX_SUCCESSORS:
+        reason = (
             f"the chain has more than {_MAX_SUCCESSORS} later runs: drop their messages (messages={DROP!r}), or "
             "reset or fork a later run"
         )
+    if reason is not None:
+        raise refusal_error("fork" if forked else "reset", run_label, reason, closed=False)
     return [run for run, _ in runs[1 : last + 1]]
 
 
@@ -132,15 +142,6 @@ class ResetPlan:
     atomic: bool = True
     search_attributes: Mapping[str, Any] | None = None
     unread: Sequence[InboxMessage] = ()
-
-    @property
-    def fork_seed(self) -> int:
-        """The random seed of a fork.
-
-        A copied history replays only under the seed with which it was recorded; the mark behind it sets the new one. A
-        fork from the start has no history, so it draws its own numbers.
-        """
-        return self.record.seed if self.prefix.activation else self.seed
 
     @property
     def edited_activities(self) -> list[str]:
@@ -259,6 +260,71 @@ def make_plan(
         atomic=atomic,
         search_attributes=_first_search_attributes(events, record),
         unread=_unread_results(events, record),
+    )
+
+
+def plan_of_run(
+    storage: RunStorage,
+    tasks: Iterable[TaskState],
+    run: RunState,
+    record: RunRecord,
+    code: type[Workflow],
+    *,
+    later_runs: Callable[[], Sequence[tuple[UUID, str]]],
+    forks: bool,
+    messages: str = REDELIVER,
+    **options: Any,
+) -> ResetPlan:
+    """Plan a reset, or a fork (``forks``), of the run ``record`` in the chain whose locked state is ``run``.
+
+    ``tasks`` are the activities of the run. ``later_runs()`` returns the run and those after it in its chain, as pairs of
+    run id and status. ``options`` are further arguments of ``make_plan``, which raises the errors.
+    """
+    histories: Iterable[Sequence[HistoryEvent]] = ()
+    # Messages that later runs of the chain have read come again, too (see decision 43).
+    if messages == REDELIVER and record.run_id != run.run_id:
+        label = f"{record.workflow} {record.workflow_id}"
+        later_ids = successors(later_runs(), forked=forks, run_label=label)
+        histories = (storage.histories({run_id: 0})[run_id] for run_id in later_ids)
+    return make_plan(
+        storage.histories({record.run_id: 0})[record.run_id],
+        record,
+        code,
+        redeliver=messages == REDELIVER,
+        successor_histories=histories,
+        tasks=tasks,
+        editable=not issubclass(code, GraphWorkflow),
+        in_trouble=forks or run.closed or run.failed_tries > 0 or record.run_id != run.run_id,
+        **options,
+    )
+
+
+def start_of_fork(
+    plan: ResetPlan,
+    code: type[Workflow],
+    id: str | None,
+    *,
+    sender: Sender | None,
+    tags: Any,
+    suffix: Callable[[], str],
+) -> RunStart:
+    """Return the values of the run that a fork starts; ``id`` is its business id, or None.
+
+    ``sender`` is the person who forks, and ``tags`` are those of the run whose history is forked. ``suffix`` returns a
+    random text. Raises ``InvalidId``.
+    """
+    record = plan.record
+    return RunStart(
+        workflow_id=fork_id(record.workflow_id, id, code.unique, suffix=suffix),
+        args=record.args,
+        # A copied history replays only under the seed with which it was recorded; the mark behind it sets the new one.
+        # A fork from the start has no history, so it draws its own numbers.
+        seed=record.seed if plan.prefix.activation else plan.seed,
+        snapshot=fork_snapshot(record.snapshot, sender),
+        search_attributes=plan.search_attributes,
+        scheduled_for=record.scheduled_for,
+        headers=record.headers,
+        **fork_options(code, tags=tags or ()),
     )
 
 

@@ -13,10 +13,9 @@ from temporalex_django.authoring.authorization import Person, require_permission
 from temporalex_django.authoring.requests import StartRequest
 from temporalex_django.authoring.schedules.functions import ARGUMENTS
 from temporalex_django.authoring.schedules.schedule import Overlap, Schedule, plain_input
-from temporalex_django.authoring.workflow import Workflow, fork_options, start_options
+from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.core.human_tasks import fork_snapshot
 from temporalex_django.core.names import fit_note
 from temporalex_django.engine import operator_overrides as overrides
 from temporalex_django.engine import reset as apply
@@ -25,12 +24,11 @@ from temporalex_django.engine.blocked import retry_immediately
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.operator_overrides import (
     OPERATOR_RULES,
-    REDELIVER,
     Condition,
     OperatorRule,
     check_input,
 )
-from temporalex_django.engine.reset import ResetPlan, fork_id, make_plan, successors
+from temporalex_django.engine.reset import ResetPlan, plan_of_run, start_of_fork
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.schedules import (
     RunningSlot,
@@ -43,7 +41,6 @@ from temporalex_django.engine.schedules import (
     SlotStart,
 )
 from temporalex_django.errors import ActionNotPossible, ScheduleNotFound, TemporalexError
-from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.testing.activities import EnvironmentSource
 from temporalex_django.testing.environment_base import EnvironmentHandle
 from temporalex_django.testing.schedules import EnvironmentSchedules
@@ -198,7 +195,7 @@ class MemoryOperator:
 
     def reset(self, state: RunState, **values: Any) -> str:
         storage = self.storage
-        plan, code = self._plan(state, in_trouble=False, **values)
+        plan, code = self._plan(state, forks=False, **values)
         if plan.record.expires_at is not None and plan.record.expires_at <= self.env.clock:
             self._refuse(overrides.CHAIN_EXPIRED)
         start = RunStart(workflow_id=plan.record.workflow_id, args=None, **start_options(code))
@@ -210,62 +207,38 @@ class MemoryOperator:
 
     def fork(self, state: RunState, id: str | None = None, **values: Any) -> EnvironmentHandle[Any]:
         env, storage = self.env, self.storage
-        plan, code = self._plan(state, in_trouble=True, **values)
-        workflow_id = fork_id(plan.record.workflow_id, id, code.unique, suffix=env.random_suffix)
-        fork_start = RunStart(
-            workflow_id=workflow_id,
-            args=plan.record.args,
-            seed=plan.fork_seed,
-            snapshot=fork_snapshot(plan.record.snapshot, self.sender),
-            search_attributes=plan.search_attributes,
-            scheduled_for=plan.record.scheduled_for,
-            headers=plan.record.headers,
-            **fork_options(code, tags=env.row(plan.record.run_id).column("tags") or ()),
-        )
-        chain_id = storage.start(fork_start)
+        plan, code = self._plan(state, forks=True, **values)
+        tags = env.row(plan.record.run_id).column("tags")
+        start = start_of_fork(plan, code, id, sender=self.sender, tags=tags, suffix=env.random_suffix)
+        chain_id = storage.start(start)
         # The row is written again below, with the history that the fork starts from: claim it as a turn would.
         new_state = storage.claim(limit=1, queues=(), chains=[chain_id])[0]
-        apply.fork(storage, new_state, plan, source_chain=state.chain_id, id=workflow_id, snapshot=fork_start.snapshot)
+        source, workflow_id = state.chain_id, start.workflow_id
+        apply.fork(storage, new_state, plan, source_chain=source, id=workflow_id, snapshot=start.snapshot)
         env.remember_class(chain_id, code)
         return EnvironmentHandle(env, workflow_id, chain_id)
 
     def _plan(
-        self,
-        state: RunState,
-        *,
-        in_trouble: bool,
-        to: int | None = None,
-        messages: str = REDELIVER,
-        edited: Any = None,
+        self, state: RunState, *, forks: bool, edited: Any = None, to: int | None = None, **values: Any
     ) -> tuple[ResetPlan, type[Workflow]]:
-        """Plan a reset or a fork from the point after activation ``to``; return the plan and the class of the new run.
-
-        ``in_trouble`` is True for a fork, which needs no ``to`` even if the run is neither blocked nor closed.
-        """
+        """Return the plan of a reset or a fork of the selected run, and the class of the new run."""
         env, storage = self.env, self.storage
         record, runs = self.run.selected_run.facts, env.run_ids(state.chain_id)
         code = env.class_of(state.chain_id, record.workflow, record.version)
-        later_run_ids: list[UUID] = []
-        if messages == REDELIVER and record.run_id != state.run_id:
-            statuses = [(run_id, env.row(run_id).status) for run_id in runs[runs.index(record.run_id) :]]
-            try:
-                later_run_ids = successors(statuses, forked=in_trouble)
-            except ActionNotPossible as exc:
-                self._refuse(exc.message)
-        plan = make_plan(
-            storage.histories({record.run_id: 0})[record.run_id],
+        plan = plan_of_run(
+            storage,
+            storage.tasks_of_run(record.run_id),
+            state,
             record,
             code,
+            later_runs=lambda: [(run, env.row(run).status) for run in runs[runs.index(record.run_id) :]],
+            forks=forks,
             to=to,
-            redeliver=messages == REDELIVER,
-            successor_histories=(storage.histories({run_id: 0})[run_id] for run_id in later_run_ids),
-            tasks=storage.tasks_of_run(record.run_id),
             edited_inputs=edited,
-            editable=not issubclass(code, GraphWorkflow),
             seed=env.new_seed(),
-            in_trouble=in_trouble or state.closed or state.failed_tries > 0 or record.run_id != state.run_id,
             limit=None,
             atomic=False,
+            **values,
         )
         return plan, code
 

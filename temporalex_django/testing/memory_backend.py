@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, cast
 from uuid import UUID, uuid4
@@ -42,16 +42,13 @@ from temporalex_django.authoring.requests import (
 )
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import (
-    input_or_default,
     require_signal,
-    start_options,
 )
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.messages.sender import Headers, check_headers
 from temporalex_django.core.names import all_names, check_message_id, check_name, check_wait, fit_note
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
 from temporalex_django.core.process import REQUEST
 from temporalex_django.engine import run_closing
 from temporalex_django.engine.activity_policy import update_result
@@ -66,14 +63,13 @@ from temporalex_django.engine.refusals import (
     counts_when_paused,
     paused_request_error,
 )
-from temporalex_django.engine.run_start import RunStart
+from temporalex_django.engine.run_start import RunStart, start_of_request, throttled_start
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import (
     AlreadyRunning,
     NotConfigured,
     WorkflowNotFound,
 )
-from temporalex_django.graph import instance
 from temporalex_django.graph.durable_run import not_a_graph_error, resume_request
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.interceptors import ClientCall
@@ -116,7 +112,13 @@ class MemoryBackend:
             workflow_id = env.generate_id(workflow)
         else:
             workflow_id = request.business_id(suffix=env.random_suffix)
-        run_start = build_start(request, workflow_id=workflow_id, seed=env.new_seed())
+        if request.subject is not None:
+            raise NotConfigured(
+                f"runs in memory have no subject, so {workflow.name} cannot have one: use DjangoEnvironment"
+            )
+        run_start = start_of_request(
+            request, workflow_id=workflow_id, seed=env.new_seed(), by=request.by, headers=request.headers
+        )
         chain_id, outcome = start_by_policy(env, request, run_start)
         if outcome != "existing":
             env.remember_class(chain_id, workflow)
@@ -507,11 +509,11 @@ def _throttled(storage: MemoryRunStorage, request: StartRequest, start: RunStart
     throttle = request.parsed_throttle
     if throttle is None:
         return start
-    name, now = throttle.name_for(start.workflow), storage.clock.timestamp()
-    begin, storage.start_times[name] = throttle.next_begin(storage.start_times.get(name, ()), now)
-    if begin <= now:
-        return start
-    return replace(start, start_at=datetime.fromtimestamp(begin, UTC), start_limit=throttle.as_limit())
+    name = throttle.name_for(start.workflow)
+    start, storage.start_times[name] = throttled_start(
+        start, throttle, storage.start_times.get(name, ()), storage.clock
+    )
+    return start
 
 
 def _require_reusable(storage: MemoryRunStorage, request: StartRequest, start: RunStart) -> None:
@@ -542,41 +544,6 @@ def _runs_with_id(storage: MemoryRunStorage, start: RunStart) -> list[tuple[UUID
         if run.facts.workflow in names and same_version:
             runs.append((chain_id, run.status))
     return runs
-
-
-def build_start(request: StartRequest, *, workflow_id: str, seed: int) -> RunStart:
-    """Return the values of a new run in memory, with this business id and this random seed, from a start request.
-
-    Raises ``PayloadError``, ``InvalidStart``, and ``NotConfigured`` for a subject.
-    """
-    workflow = request.workflow
-    label = f"the input of {workflow.name}"
-    plain = codec.to_plain(input_or_default(workflow, request.args), label=label)
-    require_readable(request.args, plain, lambda: workflow.definition.args_type, label=label)
-    warn_lossy_value(
-        request.args,
-        plain,
-        lambda: workflow.definition.args_type,
-        reader=f"run of {workflow.name}",
-        emit_warning=False,
-    )
-    run_snapshot = instance.start_snapshot(workflow, started_by=sender_of(request.by))
-    options = start_options(workflow, search_attributes=request.search_attributes, tags=request.tags)
-    if request.subject is not None:
-        raise NotConfigured(
-            f"runs in memory have no subject, so {workflow.name} cannot have one: use DjangoEnvironment"
-        )
-    return RunStart(
-        workflow_id=workflow_id,
-        args=plain,
-        seed=seed,
-        snapshot=run_snapshot,
-        scheduled_for=request.scheduled_for,
-        start_limit=request.start_limit,
-        headers=request.headers,
-        **request.times.as_options(),
-        **options,
-    )
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

@@ -141,18 +141,24 @@ def test_a_closed_run_is_left_alone(env: Any, call: Any, words: str) -> None:
         (lambda h: h.discard("x"), "discard of test.RefusalSleeping s refused: the run has no failed message"),
         (
             lambda h: h.retry_activity(9),
-            "retry_activity of test.RefusalSleeping s refused: no activity with that number is open: it has ended, or "
-            "was cancelled",
+            (
+                "retry_activity of test.RefusalSleeping s refused: no activity with that number is open: it has ended, or "
+                "was cancelled"
+            ),
         ),
         (
             lambda h: h.complete_activity(9, 1),
-            "complete_activity of test.RefusalSleeping s refused: no activity with that number is open: it has ended, "
-            "or was cancelled",
+            (
+                "complete_activity of test.RefusalSleeping s refused: no activity with that number is open: it has ended, "
+                "or was cancelled"
+            ),
         ),
         (
             lambda h: h.skip_timer(9),
-            "skip_timer of test.RefusalSleeping s refused: no timer with that number is running: it has fired, "
-            "was cancelled, or never began; the timers that run: 1",
+            (
+                "skip_timer of test.RefusalSleeping s refused: no timer with that number is running: it has fired, "
+                "was cancelled, or never began; the timers that run: 1"
+            ),
         ),
     ],
 )
@@ -172,8 +178,10 @@ def test_the_state_of_an_activity_counts_before_what_its_code_allows(env: Any) -
     )
     assert refusal(lambda: h.complete_activity(1, 6)) == (
         errors.ActionNotPossible,
-        "complete_activity of test.RefusalHeld h refused: the code of the activity does not allow operators to do this "
-        "(by_hand=False)",
+        (
+            "complete_activity of test.RefusalHeld h refused: the code of the activity does not allow operators to do this "
+            "(by_hand=False)"
+        ),
     )
 
 
@@ -206,8 +214,10 @@ def test_a_reset_says_what_it_is_about(env: Any) -> None:
     env.advance(timedelta(days=2))
     assert refusal(lambda: h.reset(to=0)) == (
         errors.ActionNotPossible,
-        "reset of test.RefusalSleeping r refused: the time limit of its chain (execution_timeout) has passed: fork it "
-        "instead",
+        (
+            "reset of test.RefusalSleeping r refused: the time limit of its chain (execution_timeout) has passed: fork it "
+            "instead"
+        ),
     )
 
 

@@ -29,7 +29,6 @@ from temporalex_django.db.activity_tasks import open_tasks
 from temporalex_django.db.graph_storage import TaskSource
 from temporalex_django.db.inserts import (
     InsertedMessage,
-    NewStart,
     StartedRun,
     insert_many,
     insert_message,
@@ -58,6 +57,7 @@ from temporalex_django.engine.operator_overrides import (
 )
 from temporalex_django.engine.refusals import nothing_published_error
 from temporalex_django.engine.run_closing import CLOSERS
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning, QueryFailed
 from temporalex_django.models import ActivityTask, ScheduleSlot
 
@@ -75,15 +75,15 @@ class TablesBackend:
 
     # -- starts and messages ------------------------------------------------------------------------------------------
 
-    def start(self, start: NewStart, *, storage: DjangoStorage) -> StartedRun:
+    def start(self, start: RunStart, *, storage: DjangoStorage) -> StartedRun:
         """Insert a chain that is due when its run begins, and that run. See ``insert_start``."""
         return insert_start(start, storage=storage)
 
-    def start_many(self, starts: Sequence[NewStart], *, storage: DjangoStorage) -> list[StartedRun | AlreadyRunning]:
+    def start_many(self, starts: Sequence[RunStart], *, storage: DjangoStorage) -> list[StartedRun | AlreadyRunning]:
         """Insert the chains and runs of these starts. See ``insert_many``."""
         return insert_many(starts, storage=storage)
 
-    def replace_input(self, start: NewStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
+    def replace_input(self, start: RunStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
         """Give the run that waits to begin the input of a debounced start. See ``replace_waiting_input``."""
         return replace_waiting_input(start, sender, storage=storage)
 

@@ -419,6 +419,27 @@ class RunWrite:
     # The run lives elsewhere, and its rows only mirror it: no turn of these tables is due.
     mirrored: bool = False
 
+    def next_state(self) -> RunState:
+        """Return the state of the chain as it has to be after the turn: that of the next run, if there is one."""
+        run = self.run
+        # The chain continues with a run that has no history yet. Its time does not go back.
+        if self.next_run is not None:
+            new: dict[str, Any] = {
+                "head_token": None,
+                "length": 0,
+                "activations": 0,
+                "failed_tries": 0,
+                "atomic_due": None,
+                "crashes": 0,
+            }
+            due_at = None if self.mirrored else run.due_at or run.activated_at
+            return replace(run, run_id=self.next_run.run_id, due_at=due_at, closed=False, **new)
+        # A run is forgiven once something was delivered to it and its process lives (decision 22).
+        crashes = 0 if self.delivered else run.crashes
+        if run.closed and (run.due_at or run.deadline):
+            return replace(run, due_at=None, deadline=None, crashes=crashes)
+        return run if crashes == run.crashes else replace(run, crashes=crashes)
+
     @property
     def is_closed_externally(self) -> bool:
         """True if the run was closed without running its code: by an operator, its parent or a timeout."""

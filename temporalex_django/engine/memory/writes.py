@@ -47,9 +47,9 @@ from temporalex_django.engine.external_messages import (
 )
 from temporalex_django.engine.ids import resolve_run, run_id_taken_error, uuid7
 from temporalex_django.engine.memory.tables import MemoryMessage, MemoryRun, MemoryTables, Table, start_labels
-from temporalex_django.engine.run_start import RunStart
+from temporalex_django.engine.run_start import RunStart, open_already_error
 from temporalex_django.engine.scheduling import Capacity, EagerClaim
-from temporalex_django.errors import AlreadyRunning, AmbiguousId, InvalidId
+from temporalex_django.errors import AmbiguousId, InvalidId
 
 # --- inserts ----------------------------------------------------------------------------------------------------------
 #
@@ -67,9 +67,7 @@ class MemoryInserts(MemoryTables):
         """
         chain_id = self._new_chain(start)
         if chain_id is None:
-            raise AlreadyRunning(
-                f"{start.workflow} {start.workflow_id!r} is open already: use its handle, or another id"
-            )
+            raise open_already_error(start)
         return chain_id
 
     def _new_chain(self, start: RunStart) -> UUID | None:
@@ -684,7 +682,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
             self._open_keys.discard(state.chain_id)
         if write.next_run is not None:
             self._add_next_run(state, write.next_run)
-        self.chains[state.chain_id] = _state_after(write)
+        self.chains[state.chain_id] = replace(write.next_state())
 
     def _change_run(self, run: MemoryRun, write: RunWrite) -> None:
         """Store the columns of a run's row that ``write`` changes; some of them are fields of its record, too."""
@@ -850,29 +848,3 @@ def _successor_record(record: RunRecord, new: NewRun) -> RunRecord:
         "search_attributes": deep_copy(new.search_attributes),
     }
     return replace(record, run_id=new.run_id, started_at=None, starts_at=None, start_before=None, **changes)
-
-
-def _state_after(write: RunWrite) -> RunState:
-    """Return the state of the chain's current run after the turn: the next run, if the turn has made one."""
-    run = write.run
-    # The next run has no history yet. ``activated_at`` stays, since time does not go back.
-    if write.next_run is not None:
-        successor_fields: dict[str, Any] = {
-            "head_token": None,
-            "length": 0,
-            "activations": 0,
-            "failed_tries": 0,
-            "atomic_due": None,
-        }
-        return replace(
-            run,
-            run_id=write.next_run.run_id,
-            due_at=run.due_at or run.activated_at,
-            crashes=0,
-            closed=False,
-            **successor_fields,
-        )
-    state = replace(run, crashes=0 if write.delivered else run.crashes)
-    if run.closed:
-        return replace(state, due_at=None, deadline=None)
-    return state

@@ -14,16 +14,15 @@ from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.requests import REPLACED, StartOutcome, StartRequest, require_reusable
 from temporalex_django.authoring.start_api import Startable
-from temporalex_django.authoring.workflow import Workflow, input_or_default, start_options
+from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.host import host
 from temporalex_django.backends.protocol import AuditSubject, RunTarget
 from temporalex_django.backends.routing import backend_of_class
-from temporalex_django.core.human_tasks import add_schedulers
-from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
-from temporalex_django.db.inserts import NewStart, StartedRun
+from temporalex_django.conf import get_settings
+from temporalex_django.db.inserts import StartedRun
 from temporalex_django.db.paced_starts import throttle_start
 from temporalex_django.db.start_conflicts import last_ended_status
+from temporalex_django.engine.run_start import RunStart, start_of_request
 from temporalex_django.errors import (
     ActionNotPermitted,
     AlreadyEnded,
@@ -32,8 +31,7 @@ from temporalex_django.errors import (
     WorkflowClosed,
     WorkflowNotFound,
 )
-from temporalex_django.graph.instance import start_snapshot
-from temporalex_django.operations.base import CODE, Action, Actor, refuse_inside_workflow, to_plain_payload
+from temporalex_django.operations.base import CODE, Action, Actor, refuse_inside_workflow
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.control import Terminate
 
@@ -107,7 +105,7 @@ class Start(Action[RunTarget]):
         with self.storage.transaction():
             return self._insert_or_resolve(new_start)
 
-    def _insert(self, new_start: NewStart) -> RunTarget:
+    def _insert(self, new_start: RunStart) -> RunTarget:
         """Insert the run and its audit row, and return the ``RunTarget``.
 
         Raises ``AlreadyRunning`` if an open run has the id, and ``AlreadyEnded`` if a closed one has it and the request
@@ -140,7 +138,7 @@ class Start(Action[RunTarget]):
             raise
         return target
 
-    def note_started(self, new_start: NewStart, started: StartedRun, **details: Any) -> RunTarget:
+    def note_started(self, new_start: RunStart, started: StartedRun, **details: Any) -> RunTarget:
         """Write the audit row of the run that was inserted in the open transaction, and return its ``RunTarget``.
 
         ``details`` go into the JSON column of the audit row. ``target`` of this operation is set.
@@ -163,7 +161,7 @@ class Start(Action[RunTarget]):
         )
         return self.target
 
-    def _require_reusable(self, new_start: NewStart, *, besides: UUID | None = None) -> None:
+    def _require_reusable(self, new_start: RunStart, *, besides: UUID | None = None) -> None:
         """Raise ``AlreadyEnded`` if an ended run has the id, and ``on_closed`` of the request forbids to use it again.
 
         ``besides`` is a chain that is not considered.
@@ -175,7 +173,7 @@ class Start(Action[RunTarget]):
             workflow_id=new_start.workflow_id,
         )
 
-    def _insert_or_resolve(self, new_start: NewStart) -> RunTarget:
+    def _insert_or_resolve(self, new_start: RunStart) -> RunTarget:
         """Insert the run in the open transaction, or apply ``on_conflict`` to the open run that has its id.
 
         Other callers may start or end a run with the id between two statements, so this is tried a few times. The
@@ -208,7 +206,7 @@ class Start(Action[RunTarget]):
             self.outcome = "replaced"
         raise AssertionError("the last try returns or raises")
 
-    def _replace_input(self, new_start: NewStart) -> RunTarget | None:
+    def _replace_input(self, new_start: RunStart) -> RunTarget | None:
         """Debounce: give the input of this start to the run with the id that has not begun, and return that run.
 
         Returns None if there is no such run.
@@ -221,7 +219,7 @@ class Start(Action[RunTarget]):
         self.outcome = "debounced"
         return self.note_started(new_start, ids, outcome=self.outcome)
 
-    def _find_open(self, new_start: NewStart) -> RunTarget | None:
+    def _find_open(self, new_start: RunStart) -> RunTarget | None:
         """Return the open run of the class that has the business id of ``new_start``, or None."""
         version = new_start.version if new_start.scope == "version" else None
         try:
@@ -245,8 +243,8 @@ class Start(Action[RunTarget]):
     def _require_visible(self, **lookups: Any) -> None:
         require_visible_run(self.by, workflow_class=self.request.workflow, alias=self.storage.alias, **lookups)
 
-    def build(self) -> NewStart:
-        """Validate the request, and return the chain and the run to insert, as a ``NewStart``.
+    def build(self) -> RunStart:
+        """Validate the request, and return the chain and the run to insert, as a ``RunStart``.
 
         Raises ``InvalidId``, ``InvalidStart`` and ``PayloadError`` for an invalid id, time or input. Nothing is
         written.
@@ -256,36 +254,16 @@ class Start(Action[RunTarget]):
             workflow_id = host().generate_id(cls)
         else:
             workflow_id = request.business_id(suffix=host().random_suffix)
-        label = f"the input of {cls.name}"
-        args = to_plain_payload(input_or_default(cls, request.args), label=label)
-        # Check the input here: now it is an error of the caller, later it would fail the run.
-        if host().checks_input:
-            codec.convert(args, cls.definition.args_type, label=label)
-        require_readable(request.args, args, lambda: cls.definition.args_type, label=label)
-        warn_lossy_value(
-            request.args,
-            args,
-            lambda: cls.definition.args_type,
-            reader=f"run of {cls.name}",
-            emit_warning=host().checks_input,
-        )
-        snapshot = start_snapshot(
-            cls,
-            telemetry=None if request.telemetry is None else to_plain_payload(request.telemetry, label="telemetry"),
-            started_by=authorization.sender_of(self.by.user),
-        )
-        return NewStart(
+        return start_of_request(
+            request,
             workflow_id=workflow_id,
-            args=args,
             seed=host().new_seed(),
+            by=self.by.user,
+            schedulers=self.schedulers,
             generated=request.needs_id and host().has_random_ids,
-            subject=request.subject,
-            scheduled_for=request.scheduled_for,
-            snapshot=add_schedulers(snapshot, self.schedulers),
-            start_limit=request.start_limit,
             headers=self.headers,
-            **request.times.as_options(),
-            **start_options(cls, search_attributes=request.search_attributes, tags=request.tags),
+            checks_input=host().checks_input,
+            limit=get_settings().MAX_PAYLOAD_BYTES,
         )
 
 
@@ -404,7 +382,7 @@ def start_many(requests: Sequence[StartRequest], *, by: Actor = CODE) -> list[St
 
 
 def _insert_plain(
-    starts: Sequence[Start], new_starts: Sequence[NewStart], results: list[Start | AlreadyRunning]
+    starts: Sequence[Start], new_starts: Sequence[RunStart], results: list[Start | AlreadyRunning]
 ) -> None:
     """Insert the runs of the starts that have no policy (``on_conflict``, ``on_closed``, a throttle or a debounce).
 

@@ -40,7 +40,7 @@ from temporalex_django.db.start_statement import SCOPED_CHAIN, SCOPED_CHAIN_INSE
 from temporalex_django.engine.activity_policy import edited_inputs
 from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.engine.contracts.records import NewRun, NewTask, RunState, RunWrite, TaskState
-from temporalex_django.engine.external_messages import PARENT_CLOSED, Delivery, NewChild, NewMessage
+from temporalex_django.engine.external_messages import PARENT_CLOSE_KINDS, PARENT_CLOSED, Delivery, NewChild, NewMessage
 from temporalex_django.engine.ids import RunRef, parse_run_id, resolve_run, run_id_taken_error, uuid7
 from temporalex_django.engine.scheduling import EagerClaim
 from temporalex_django.errors import AmbiguousId, KeyMissing, PayloadError
@@ -494,6 +494,9 @@ _RUN = RUNS.pick_columns("id", "workflow", "version")
 _RUN_COLUMNS = f"c.id, {RUNS.pick_columns('id', 'workflow', 'status').with_alias('i')}, c.closed"
 
 
+_PARENT_CLOSE = "".join(f" when '{policy}' then '{kind}'" for policy, kind in PARENT_CLOSE_KINDS.items())
+
+
 class ExternalRunWriter:
     """Stores what a turn has for other runs, new children and messages, with one statement for each table.
 
@@ -724,14 +727,14 @@ class ExternalRunWriter:
                 {
                     "chain_id": "c.id",
                     "queue": "c.queue",
-                    "kind": "case i.parent_close when 'request_cancel' then 'cancel' else 'terminate' end",
+                    "kind": f"case i.parent_close{_PARENT_CLOSE} end",
                     "name": "''",
                     "body": "%s",
                     "created_at": now,
                 },
                 f"from {RUNS.name} i join {CHAINS.name} c on c.id = i.chain_id and c.run_id = i.id"
                 f" where i.parent_run_id {test} and i.parent_run_id is not null and not c.closed"
-                " and i.parent_close <> 'abandon'",
+                f" and i.parent_close in ({', '.join(map(repr, PARENT_CLOSE_KINDS))})",
             ),
             [body, *clock, parameter],
         )

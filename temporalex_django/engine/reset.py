@@ -277,8 +277,8 @@ def plan_of_run(
 ) -> ResetPlan:
     """Plan a reset, or a fork (``forks``), of the run ``record`` in the chain whose locked state is ``run``.
 
-    ``tasks`` are the activities of the run. ``later_runs()`` returns the run and those after it in its chain, as pairs of
-    run id and status. ``options`` are further arguments of ``make_plan``, which raises the errors.
+    ``tasks`` are the activities of the run. ``later_runs()`` returns pairs of run id and status, of the run and those
+    after it in its chain. ``options`` are further arguments of ``make_plan``, which raises the errors.
     """
     histories: Iterable[Sequence[HistoryEvent]] = ()
     # Messages that later runs of the chain have read come again, too (see decision 43).

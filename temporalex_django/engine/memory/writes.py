@@ -38,6 +38,7 @@ from temporalex_django.engine.contracts.records import (
     TaskState,
 )
 from temporalex_django.engine.external_messages import (
+    PARENT_CLOSE_KINDS,
     PARENT_CLOSED,
     Delivery,
     FinishedActivity,
@@ -178,43 +179,24 @@ class MemoryInserts(MemoryTables):
         A message replaces the one that has its id, unless that one is unread. ``received`` is the number of signals in
         the history of the run.
         """
-        inbox, ids = self._inboxes[chain], self._message_numbers[chain]
-        unread_messages = [self.messages[number].message for number in sorted(inbox)]
+        unread_messages = [self.messages[number].message for number in sorted(self._inboxes[chain])]
         unread_messages = [message for message in unread_messages if message.kind in EXTERNAL_KINDS]
-        for message in unread_messages:
-            self._delete_message(chain, message.id, message.message_id)
-        unread_ids = {message.message_id for message in unread_messages}
+        unread_ids = {message.message_id for message in unread_messages} - {None}
+        messages = [message for message in messages if message.message_id not in unread_ids]
+        replaced = [self._message_numbers[chain].get(message.message_id or "") for message in messages]
+        for number in [*(message.id for message in unread_messages), *replaced]:
+            if number is not None:
+                self._delete_message(number)
         for pending in messages:
-            if pending.message_id is not None and pending.message_id in unread_ids:
-                continue
-            if pending.message_id is not None and (existing_number := ids.get(pending.message_id)) is not None:
-                self._delete_message(chain, existing_number, pending.message_id)
-            message_id = str(uuid4()) if pending.kind == REQUEST else pending.message_id
-            self._add_message(
-                chain,
-                pending.kind,
-                pending.name,
-                pending.payload,
-                message_id=message_id,
-                sender=pending.sender,
-                headers=pending.headers,
-                redelivered=pending.kind != "signal",  # signals wait in any case
-            )
-        # Numbers give the order, so unread messages are inserted again behind the others.
+            message = _inbox_message(pending)
+            if pending.kind == REQUEST:
+                message.message_id = str(uuid4())
+            message.redelivered = pending.kind != "signal"  # signals wait in any case
+            self._store_message(chain, message)
+        # Numbers give the order, so unread messages are stored again behind the others.
         for message in unread_messages:
-            number = self._add_message(
-                chain,
-                message.kind,
-                message.name,
-                message.payload,
-                message_id=message.message_id,
-                sender=message.sender,
-                headers=message.headers,
-                redelivered=message.redelivered,
-            )
-            if message.after is not None and message.after <= received:
-                message_row = self.messages[number]
-                self.messages[number] = replace(message_row, message=replace(message_row.message, after=message.after))
+            after = message.after if message.after is not None and message.after <= received else None
+            self._store_message(chain, replace(message, after=after))
 
     def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
         """Return the statuses of messages of a chain by message id: "unread", or the status of the outcome.
@@ -234,10 +216,7 @@ class MemoryInserts(MemoryTables):
             number for message in ids if (number := self._message_numbers[source_chain].get(message)) is not None
         )
         for row in [self.messages[number] for number in numbers if self.messages[number].is_failed]:
-            number = next(self._ids)
-            message = replace(row.message, id=number)
-            self.messages[number] = replace(row, message=message, chain_id=target_chain)
-            self._message_numbers[target_chain][str(message.message_id)] = number
+            self._store_message(target_chain, row.message, row.outcome)
 
     def store_settled_messages(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
         """Store messages from the history of a run, with their outcomes, in a chain that has none of them.
@@ -245,28 +224,7 @@ class MemoryInserts(MemoryTables):
         So a message that is sent again does not count twice.
         """
         for message, outcome in messages:
-            number = next(self._ids)
-            inbox_message = InboxMessage(
-                id=number,
-                kind=message.kind,
-                name=message.name,
-                payload=deep_copy(message.payload),
-                message_id=message.message_id,
-                sender=message.sender,
-                headers=message.headers,
-            )
-            self.messages[number] = MemoryMessage(
-                message=inbox_message, chain_id=chain, fresh=False, outcome=deep_copy(outcome)
-            )
-            if message.message_id is not None:
-                self._message_numbers[chain][message.message_id] = number
-
-    def _delete_message(self, chain: UUID, number: int, message_id: str | None) -> None:
-        """Delete the message with this number. If it has a message id, another message may use the id then."""
-        self._inboxes[chain].discard(number)
-        self.messages.discard(number)
-        if message_id is not None:
-            self._message_numbers[chain].discard(message_id)
+            self._store_message(chain, _inbox_message(message), outcome)
 
     def send(
         self,
@@ -294,7 +252,7 @@ class MemoryInserts(MemoryTables):
                 sender and sender.key,
             )
             if message_row.is_id_free or (message_row.is_failed and is_same):
-                self._delete_message(chain_id, existing_number, message_id)
+                self._delete_message(existing_number)
             else:
                 MessageFingerprint(existing.kind, existing.name, existing.payload, existing.sender).require_same(
                     message_id, MessageFingerprint(kind, name, payload, sender), exact=False
@@ -651,15 +609,10 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
     def _close_children(self, parent: RunState) -> None:
         """Ask the open children of a run that closes to cancel, or to terminate, as their ``parent_close`` says."""
         for chain_id in self._children[parent.run_id].values():
-            if chain_id not in self.chains:
-                continue  # somebody has deleted it
-            policy = self.current_run(chain_id).facts.parent_close
-            if not self.chains[chain_id].closed and policy != "abandon":
-                if policy == "request_cancel":
-                    kind = "cancel"
-                else:
-                    kind = "terminate"
-                self._add_message(chain_id, kind, "", dict(PARENT_CLOSED))
+            if chain_id in self.chains and not self.chains[chain_id].closed:
+                kind = PARENT_CLOSE_KINDS.get(self.current_run(chain_id).facts.parent_close or "")
+                if kind is not None:
+                    self._add_message(chain_id, kind, "", dict(PARENT_CLOSED))
 
     # -- the run itself -----------------------------------------------------------------------------------------------
 
@@ -730,10 +683,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         chain_id = write.run.chain_id
         inbox, ids = self._inboxes[chain_id], self._message_numbers[chain_id]
         for number in write.consumed:
-            inbox.discard(number)
-            removed = self.messages.discard(number)
-            if removed is not None and removed.message.message_id is not None:
-                ids.discard(removed.message.message_id)
+            self._delete_message(number)
         for number in write.parked:
             self._update_message(number, fresh=False)
         for number, outcome in write.settled.items():
@@ -762,18 +712,15 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         if existing_number is not None:
             self._update_message(existing_number, fresh=False, outcome=outcome)
             return
-        number = next(self._ids)
-        message = InboxMessage(
-            id=number,
+        signal = PendingMessage(
             kind="signal",
             name=failed.name,
-            payload=deep_copy(failed.payload),
+            payload=failed.payload,
             message_id=failed.id,
             sender=failed.sender,
             headers=failed.headers,
         )
-        self.messages[number] = MemoryMessage(message=message, chain_id=chain_id, fresh=False, outcome=outcome)
-        self._message_numbers[chain_id][failed.id] = number
+        self._store_message(chain_id, _inbox_message(signal), outcome)
 
     def redeliver(self, chain_id: UUID, message_id: str) -> bool:
         """Put a failed message at the end of its inbox, as new.
@@ -784,13 +731,8 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         if number is None:
             return False
         message = self.messages[number].message
-        self._delete_message(chain_id, number, message_id)
-        self._add_message(
-            *(chain_id, "signal", message.name, message.payload),
-            message_id=message_id,
-            sender=message.sender,
-            headers=message.headers,
-        )
+        self._delete_message(number)
+        self._store_message(chain_id, replace(message, after=None))
         return True
 
     def discard(self, chain_id: UUID, message_id: str) -> bool:
@@ -848,3 +790,16 @@ def _successor_record(record: RunRecord, new: NewRun) -> RunRecord:
         "search_attributes": deep_copy(new.search_attributes),
     }
     return replace(record, run_id=new.run_id, started_at=None, starts_at=None, start_before=None, **changes)
+
+
+def _inbox_message(message: PendingMessage) -> InboxMessage:
+    """Return a message of a history as a message for an inbox, without a number."""
+    return InboxMessage(
+        id=0,
+        kind=message.kind,
+        name=message.name,
+        payload=message.payload,
+        message_id=message.message_id,
+        sender=message.sender,
+        headers=message.headers,
+    )

@@ -8,7 +8,13 @@ from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any
 
-from temporalex_django.authoring.authorization import Person, candidate_of_role, matches_candidate, sender_key
+from temporalex_django.authoring.authorization import (
+    Person,
+    candidate_of_role,
+    has_permission,
+    matches_candidate,
+    sender_key,
+)
 from temporalex_django.authoring.foreign_options import ESCALATION, answers_foreign_arguments
 from temporalex_django.core import names
 from temporalex_django.core.human_tasks import OVERDUE, HumanTaskSpec, HumanTaskState, build_form_spec, parse_scope
@@ -154,7 +160,11 @@ def require_user(user: Person | None, *, label: str) -> Person:
 
 
 def matching_candidate(
-    people: Iterable[Person], candidates: Collection[str], *, permits: PersonPermits, is_excluded: PersonTest
+    people: Iterable[Person],
+    candidates: Collection[str],
+    *,
+    permits: PersonPermits = has_permission,
+    is_excluded: PersonTest,
 ) -> tuple[str, Person] | None:
     """Return ``(candidate, person)``: the first candidate that matches one of the people, and whom it matches; or None.
 

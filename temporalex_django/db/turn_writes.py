@@ -254,14 +254,10 @@ class TurnWriter:
         be read does not keep a run from closing.
         """
         for write in writes:
-            if not write.drops_open_activities and not write.cancels_activities:
+            if not write.loses_activities:
                 continue
             try:
-                inputs = edited_inputs(self._tasks.tasks_of_run(write.run.run_id))
-                if write.cancels_activities:
-                    write.add_cancelled_inputs(inputs)
-                if write.drops_open_activities:
-                    write.add_edited_inputs(inputs)
+                write.add_lost_inputs(edited_inputs(self._tasks.tasks_of_run(write.run.run_id)))
                 if write.is_closed_externally:
                     write.add_unread_results(self._inboxes.inbox([write.run.chain_id])[write.run.chain_id])
             except (KeyMissing, PayloadError) as exc:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.authorization import Person, require_permission, require_start, sender_of
 from temporalex_django.authoring.requests import StartRequest
-from temporalex_django.authoring.schedules.functions import ARGUMENTS
 from temporalex_django.authoring.schedules.schedule import Overlap, Schedule, plain_input
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import get_settings
@@ -39,8 +38,10 @@ from temporalex_django.engine.schedules import (
     SlotOutcome,
     SlotRecord,
     SlotStart,
+    call_arguments,
+    require_pause,
 )
-from temporalex_django.errors import ActionNotPossible, ScheduleNotFound, TemporalexError
+from temporalex_django.errors import ScheduleNotFound, TemporalexError, WorkflowClosed, WorkflowNotFound
 from temporalex_django.testing.activities import EnvironmentSource
 from temporalex_django.testing.environment_base import EnvironmentHandle
 from temporalex_django.testing.schedules import EnvironmentSchedules
@@ -250,6 +251,8 @@ class MemoryOperator:
 
 #: Values that a schedule keeps when it is added again.
 _KEPT = ("fires", "failures", "waiting", "paused")
+#: Values that it takes from its declaration.
+_DECLARED = ("name", "table", "overlap", "catch_up", "jitter", "max_fires", "pause_after")
 
 
 class MemorySchedules(EnvironmentSchedules):
@@ -264,25 +267,17 @@ class MemorySchedules(EnvironmentSchedules):
 
     def add(self, schedule: Schedule) -> None:
         schedule.check(self._env.clock)
-        function, args = schedule.arguments_function_name or "", None
-        if not function:
-            args = plain_input(schedule.workflow, schedule.args)
-        assert isinstance(schedule.catch_up, timedelta)
+        function = schedule.arguments_function_name or ""
         self.workflows[schedule.workflow.name] = schedule.workflow
+        declared: dict[str, Any] = {name: getattr(schedule, name) for name in _DECLARED}
         state = ScheduleState(
             id=len(self._stores),
-            name=schedule.name,
             workflow=schedule.workflow.name,
-            table=schedule.table,
-            args=args,
+            args=None if function else plain_input(schedule.workflow, schedule.args),
             arguments_function=function,
             workflow_id_template=schedule.workflow_id,
-            overlap=schedule.overlap,
-            catch_up=schedule.catch_up,
-            jitter=schedule.jitter,  # type: ignore[arg-type] # a timedelta after its checks
-            max_fires=schedule.max_fires,
-            pause_after=schedule.pause_after,
             position=self._env.clock,
+            **declared,
         )
         previous, slots = self._stores.get(schedule.name), dict[datetime, SlotRecord]()
         if previous is not None:
@@ -308,14 +303,12 @@ class MemorySchedules(EnvironmentSchedules):
 
     def pause(self, name: str, *, reason: str = "") -> None:
         store = self._find(name)
-        if store.state.paused is not None:
-            raise ActionNotPossible(f"the schedule {name} is already paused")
+        require_pause(name, is_paused=store.state.paused is not None, expected=False)
         store.state = store.state.changed(paused=SchedulePause(since=self._env.clock, reason=reason))
 
     def unpause(self, name: str) -> None:
         store = self._find(name)
-        if store.state.paused is None:
-            raise ActionNotPossible(f"the schedule {name} is not paused")
+        require_pause(name, is_paused=store.state.paused is not None, expected=True)
         store.state = store.state.changed(paused=None, failures=0)
         self._env.work()
 
@@ -411,14 +404,10 @@ class _MemoryScheduleStore:
     def check_start(self, schedule: ScheduleState, at: datetime) -> SlotFailure | None:
         if not schedule.arguments_function or at in self._arguments:
             return None
-        try:
-            self._arguments[at] = ARGUMENTS.find(schedule.arguments_function)(schedule.local_time(at))
-        except TemporalexError as exc:
-            return SlotFailure(code=exc.code, message=str(exc))
-        except Exception as exc:  # noqa: BLE001 - whatever the function raises becomes the outcome of the slot
-            return SlotFailure(
-                code="arguments", message=f"the arguments function {schedule.arguments_function}: {type(exc).__name__}"
-            )
+        arguments = call_arguments(schedule.arguments_function, schedule.local_time(at))
+        if isinstance(arguments, SlotFailure):
+            return arguments
+        self._arguments[at] = arguments
         return None
 
     def start(self, schedule: ScheduleState, slot: SlotRecord) -> SlotStart | SlotFailure:
@@ -435,19 +424,18 @@ class _MemoryScheduleStore:
             )
             chain_id = self._backend.insert_run(request).chain_id
         except TemporalexError as exc:
-            return SlotFailure(code=exc.code, message=str(exc))
+            return SlotFailure.of_error(exc)
         return SlotStart(chain_id=chain_id, run_id=env.run_ids(chain_id)[-1], workflow_id=request.id or "")
 
     def stop_run(self, schedule: ScheduleState, slot: SlotRecord, *, terminate: bool) -> SlotFailure | None:
         handle = self._env.handle(str(slot.run_id))
         reason = f"the schedule {schedule.name} starts its next run"
         try:
-            if terminate:
-                handle.terminate(reason=reason)
-            else:
-                handle.cancel(reason=reason)
+            (handle.terminate if terminate else handle.cancel)(reason=reason)
+        except (WorkflowClosed, WorkflowNotFound):
+            return None  # it has ended meanwhile, which is all that was wanted
         except TemporalexError as exc:
-            return SlotFailure(code=exc.code, message=str(exc))
+            return SlotFailure.of_error(exc)
         return None
 
     def save(self, schedule: ScheduleState) -> None:

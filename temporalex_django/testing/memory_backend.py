@@ -368,20 +368,12 @@ class MemoryRunOperations(MemoryRunReads):
         require_outcome(human_task.outcomes, outcome, label=label)
         user = require_user(person, label=label)
         state = self.env.storage.human_tasks[UUID(human_task.id)].task
-        excluded = [key for key in state.barred if state.spec.four_eyes]
-        candidacy = matching_candidate(
-            [user],
-            state.candidates,
-            permits=lambda person, name: person.has_perm(name),
-            is_excluded=lambda person: sender_key(person) in excluded,
-        )
-        require_candidacy(
-            user,
-            candidacy,
-            asked=state.candidates,
-            label=label,
-            is_excluded=lambda person: sender_key(person) in excluded,
-        )
+
+        def is_excluded(person: Person) -> bool:
+            return sender_key(person) in state.barred
+
+        candidacy = matching_candidate([user], state.candidates, is_excluded=is_excluded)
+        require_candidacy(user, candidacy, asked=state.candidates, label=label, is_excluded=is_excluded)
         request = {
             "event": outcome,
             "step": base_key(human_task.key),

@@ -26,7 +26,7 @@ from temporalex_django.authoring.human_tasks import (
 from temporalex_django.authoring.redaction import UNREDACTED, VIEW_PAYLOAD, Redactor
 from temporalex_django.authoring.requests import RunAddress
 from temporalex_django.authoring.run_columns import describe_columns
-from temporalex_django.authoring.run_filters import ListedRun, select_runs
+from temporalex_django.authoring.run_filters import is_wait_of, select_runs
 from temporalex_django.authoring.workflow import (
     Workflow,
     decode_result,
@@ -208,27 +208,24 @@ class MemoryRunReads:
 _MANY_ATTEMPTS = 5
 
 
-class MemoryListedRun(ListedRun):
-    """The facts of a run in memory that filters and orders of runs compare."""
+class MemoryListedRun:
+    """A run in memory as filters and orders compare it; it has the columns of the run as attributes.
+
+    ``position`` counts the runs in the order in which they were started.
+    """
 
     def __init__(self, storage: MemoryRunStorage, chain: RunState, run: MemoryRun, *, position: int) -> None:
-        super().__init__(
-            workflow=run.facts.workflow,
-            workflow_id=run.facts.workflow_id,
-            version=run.facts.version,
-            queue=chain.queue,
-            status=run.status,
-            is_blocked=run.blocked is not None,
-            is_paused=run.paused is not None,
-            waiting_for=run.waiting_for,
-            tags=run.column("tags") or [],
-            search_attributes=run.facts.search_attributes or {},
-            position=position,
-            created_at=run.created_at,
-            closed_at=run.closed_at,
-            due_at=chain.due_at,
-        )
-        self.storage, self.chain, self.run = storage, chain, run
+        self.storage, self.chain, self.run, self.position = storage, chain, run, position
+        self.queue, self.due_at = chain.queue, chain.due_at
+
+    def __getattr__(self, name: str) -> Any:
+        return self.run.column(name)
+
+    def is_waiting_for(self, kind: str) -> bool:
+        """Return True if the run is open and waits for something of this kind, one of ``WAIT_KINDS``."""
+        if self.status in CLOSED_STATUSES or (kind == "activity" and not self.has_open_activities()):
+            return False
+        return is_wait_of(kind, self.waiting_for)
 
     def is_stuck(self) -> bool:
         chain = self.chain
@@ -238,7 +235,12 @@ class MemoryListedRun(ListedRun):
             and not (chain.closed or chain.paused)
         )
         has_many_attempts = any(task.attempt > _MANY_ATTEMPTS for task in self.storage.tasks_of_run(chain.run_id))
-        return self.is_blocked or is_late or has_many_attempts or bool(self.storage.failed_messages(chain.chain_id))
+        return (
+            self.blocked is not None
+            or is_late
+            or has_many_attempts
+            or bool(self.storage.failed_messages(chain.chain_id))
+        )
 
     def causes(self) -> list[str | None]:
         tasks = self.storage.open_activities(self.chain.run_id, limit=sys.maxsize)
@@ -332,13 +334,8 @@ class MemoryReads(Environment):
     def human_tasks(self, run_id: UUID, *, by: Person | None = None) -> list[OpenHumanTask]:
         # Who may view runs sees all tasks of the run; others see the tasks that ask them.
         may_view = by is None or has_permission(by, VIEW)
-        rows = (
-            task_row
-            for task_row in self.storage.human_tasks.values()
-            if task_row.run_id == run_id
-            and (may_view or any(matches_candidate(by, word) for word in task_row.task.candidates))
-        )
-        tasks = [self._redact_task(task_row, by) for task_row in rows]
+        rows = (row for row in self.storage.human_tasks.values() if row.run_id == run_id)
+        tasks = [self._redact_task(row, by) for row in rows if may_view or _is_candidate(by, row)]
         return sorted(tasks, key=lambda task: (task.opened_at, task.key))
 
     def _redact_task(self, task_row: HumanTaskWrite, by: Person | None) -> OpenHumanTask:
@@ -347,7 +344,7 @@ class MemoryReads(Environment):
         The title and what the task shows are for the people whom it asks, and for those who may see payloads.
         """
         task = OpenHumanTask.from_state(task_row.task, str(task_row.id))
-        if by is None or any(matches_candidate(by, word) for word in task_row.task.candidates):
+        if by is None or _is_candidate(by, task_row):
             return task
         require_operation(by, "view", action="view")
         record = self.row(task_row.run_id).facts
@@ -360,21 +357,14 @@ class MemoryReads(Environment):
         )
 
     def inbox(self, user: Person) -> list[OpenHumanTask]:
-        rows = [task_row for task_row in self.storage.human_tasks.values() if not task_row.task.ending]
-        allowed_rows = (task_row for task_row in rows if sender_key(user) not in task_row.task.barred)
-        inbox_rows = [
-            task_row
-            for task_row in allowed_rows
-            if any(matches_candidate(user, word) for word in task_row.task.candidates)
+        never, key = datetime.max.replace(tzinfo=UTC), sender_key(user)
+        rows = [
+            row
+            for row in self.storage.human_tasks.values()
+            if not row.task.ending and key not in row.task.barred and _is_candidate(user, row)
         ]
-        inbox_rows.sort(
-            key=lambda task_row: (
-                task_row.task.due_at or datetime.max.replace(tzinfo=UTC),
-                task_row.task.opened_at,
-                task_row.id,
-            )
-        )
-        return [OpenHumanTask.from_state(task_row.task, str(task_row.id)) for task_row in inbox_rows]
+        rows.sort(key=lambda row: (row.task.due_at or never, row.task.opened_at, row.id))
+        return [OpenHumanTask.from_state(row.task, str(row.id)) for row in rows]
 
     def _set_clock(self, now: datetime) -> None:
         self.storage.clock = now
@@ -399,3 +389,7 @@ class MemoryReads(Environment):
 
     def chain_ids(self) -> list[UUID]:
         return list(self.storage.chains)
+
+
+def _is_candidate(user: Person | None, row: HumanTaskWrite) -> bool:
+    return any(matches_candidate(user, candidate) for candidate in row.task.candidates)

@@ -461,8 +461,13 @@ class RunWrite:
         """True if the code of the run has cancelled activities and the run continues."""
         return bool(self.cancelled_tasks) and any(event.kind == "ActivityCancelled" for event in self.events)
 
-    def add_cancelled_inputs(self, inputs: Mapping[str, Any]) -> None:
-        """Add the ``inputs`` that people gave to activities to the events that cancel these activities.
+    @property
+    def loses_activities(self) -> bool:
+        """True if activities are dropped or cancelled, whose inputs may have been edited."""
+        return self.drops_open_activities or self.cancels_activities
+
+    def add_lost_inputs(self, inputs: Mapping[str, Any]) -> None:
+        """Add the ``inputs`` that people gave to activities to the events that cancel these, or that close the run.
 
         ``inputs`` has them by command number. Without a result, no other event would record them.
         """
@@ -472,13 +477,7 @@ class RunWrite:
                 edited_input = inputs.get(str(event.attributes.get("seq")))
             if edited_input is not None:
                 self.events[index] = replace(event, attributes={**event.attributes, "edited": edited_input})
-
-    def add_edited_inputs(self, inputs: Mapping[str, Any]) -> None:
-        """Add the ``inputs`` that people gave to activities to the event that closes the run.
-
-        ``inputs`` has them by command number. Closing the run drops these activities, so no result records the inputs.
-        """
-        if inputs:
+        if inputs and self.drops_open_activities:
             last = self.events[-1]
             self.events[-1] = replace(last, attributes={**last.attributes, "edited": dict(inputs)})
 

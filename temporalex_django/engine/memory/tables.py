@@ -197,17 +197,11 @@ class MemoryTables:
         meant.
         """
         chain_id = self._chain_by_run_id(ref)
-        names = None
-        if workflow is not None:
-            names = all_names(workflow)
+        names = None if workflow is None else all_names(workflow)
         if chain_id is not None and (names is None or self.current_run(chain_id).facts.workflow in names):
             return chain_id
-        run_ref = resolve_run(
-            ref, [candidate for candidate in self._run_refs(ref) if names is None or candidate.workflow in names]
-        )
-        if run_ref is None:
-            return None
-        return run_ref.chain_id
+        run_ref = resolve_run(ref, [run for run in self._run_refs(ref) if names is None or run.workflow in names])
+        return None if run_ref is None else run_ref.chain_id
 
     def _chain_by_run_id(self, ref: str) -> UUID | None:
         """Return the chain of the run whose run id ``ref`` is, or None."""

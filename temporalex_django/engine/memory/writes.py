@@ -394,22 +394,11 @@ class MemoryTasks(MemoryTables):
                     assert task.chain_id is not None  # there are no background tasks here
                     self._drop_tasks(task.run_id, [task.seq])
                     kind, attributes = result.outcome
-                    queue = self.chains[task.chain_id].queue
-                    activity = FinishedActivity(
-                        id=task.id,
-                        chain_id=task.chain_id,
-                        run_id=task.run_id,
-                        queue=queue,
-                        kind=kind,
-                        attributes=deep_copy(attributes),
-                        headers=task.headers,
-                    )
-                    activities.append(activity)
+                    shared: dict[str, Any] = {n: getattr(task, n) for n in ("id", "chain_id", "run_id", "headers")}
+                    queue, copied = self.chains[task.chain_id].queue, deep_copy(attributes)
+                    activities.append(FinishedActivity(kind=kind, attributes=copied, queue=queue, **shared))
                 elif result.retry_at is not None:
-                    if result.count:
-                        attempt = result.task.attempt
-                    else:
-                        attempt = result.task.attempt - 1
+                    attempt = result.task.attempt - (not result.count)
                     self._record_failure(task.id, result.failure)
                     released_task = replace(task, owner=None, started_at=None, beat_at=None, attempt=attempt)
                     self._make_available(replace(released_task, due_at=result.retry_at))
@@ -498,14 +487,8 @@ class MemoryTasks(MemoryTables):
         for key, details in heartbeats.items():
             if (task := self._fenced_task(*key)) is None:
                 continue
-            if isinstance(details, bytes):
-                plain = JsonCodec().decode(details)
-            else:
-                plain = deep_copy(details)
-            if plain is None:
-                latest_details = task.heartbeat_details
-            else:
-                latest_details = plain
+            plain = JsonCodec().decode(details) if isinstance(details, bytes) else deep_copy(details)
+            latest_details = task.heartbeat_details if plain is None else plain
             self.open_tasks[task.id] = replace(task, beat_at=self.clock, heartbeat_details=latest_details)
             valid.add(key)
         return valid
@@ -670,13 +653,11 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         What would be lost are the inputs that people have edited, and the results that the run has not read. A reset
         needs both.
         """
-        run_id, inbox = write.run.run_id, self._inboxes[write.run.chain_id]
-        if write.drops_open_activities:
-            write.add_edited_inputs(edited_inputs(self.tasks_of_run(run_id)))
-        if write.cancels_activities:
-            write.add_cancelled_inputs(edited_inputs(self.tasks_of_run(run_id)))
+        if write.loses_activities:
+            write.add_lost_inputs(edited_inputs(self.tasks_of_run(write.run.run_id)))
         if write.is_closed_externally:
-            write.add_unread_results(self.messages[number].message for number in sorted(inbox))
+            inbox = sorted(self._inboxes[write.run.chain_id])
+            write.add_unread_results(self.messages[number].message for number in inbox)
 
     def _settle_messages(self, write: RunWrite) -> None:
         """Store what a turn did with the messages of the inbox: consumed, answered, left to wait, or failed."""

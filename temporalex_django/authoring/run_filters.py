@@ -138,26 +138,24 @@ CHECKS: Mapping[FilterType, Callable[[Any], Any]] = {
 }
 
 
-#: A run that filters and orders compare where no database does it, as in a test environment in memory: an object with
-#: the columns of the run, and methods that compute what no column has.
-ListedRun = Any
-R = TypeVar("R")
+R = TypeVar("R", bound=Any)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterRow:
     """One filter of runs, with its name, the type of its value, and its use in each interface.
 
-    ``matches(run, value)`` says whether a run fits a checked value. ``help`` describes the filter. ``example`` is a
-    value for the sentence that follows an error of a command. ``title`` is the heading or the choice of the filter in
-    the admin; without one, the admin does not show it. ``in_code`` is False if ``Workflow.list`` does not take it, and
-    ``in_interfaces`` if REST and commands do not.
+    ``matches(run, value)`` says whether a run fits a checked value, where no database does it. The run is an object
+    with the columns of runs, and with methods that compute what no column has. ``help`` describes the filter.
+    ``example`` is a value for the sentence that follows an error of a command. ``title`` is the heading or the choice
+    of the filter in the admin; without one, the admin does not show it. ``in_code`` is False if ``Workflow.list`` does
+    not take it, and ``in_interfaces`` if REST and commands do not.
     """
 
     name: str
     type: FilterType
     help: str
-    matches: Callable[[ListedRun, Any], bool]
+    matches: Callable[[Any, Any], bool]
     title: str = ""
     example: str = "VALUE"
     in_code: bool = True
@@ -249,7 +247,7 @@ RUN_FILTERS: Final[Mapping[str, FilterRow]] = {
             name="waits",
             type=FilterType.WAIT_KIND,
             help="What an open run waits for: message, activity, timer or child.",
-            matches=ListedRun.is_waiting_for,
+            matches=lambda run, value: run.is_waiting_for(value),
             title="waiting for",
         ),
         FilterRow(
@@ -313,7 +311,7 @@ CODE_FILTERS: Final = {name: row for name, row in RUN_FILTERS.items() if row.in_
 INTERFACE_FILTERS: Final = {name: row for name, row in RUN_FILTERS.items() if row.in_interfaces}
 
 #: Place of a run in an ascending order, by the name of the order. A run without a place is not in the list.
-ORDER_PLACES: Final[Mapping[str, Callable[[ListedRun], Any]]] = {
+ORDER_PLACES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "started": lambda run: run.position,
     "closed": lambda run: run.closed_at,
     "due": lambda run: run.due_at,

@@ -94,7 +94,7 @@ def why_not(conditions: Sequence[Condition] | None, subject: object) -> str | No
 
 #: Choices for the messages behind the point of a reset or fork: they are delivered again, or dropped.
 REDELIVER, DROP = "again", "drop"
-_REPLAY: Final = {"to": int, "messages": (REDELIVER, DROP), "edited": object}
+_REPLAY: Final[dict[str, type | tuple[str, ...]]] = {"to": int, "messages": (REDELIVER, DROP), "edited": object}
 
 #: The rules of all operations of people on a run, by name.
 OPERATOR_RULES: Final[Mapping[str, OperatorRule]] = {

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import UUID
 
 from temporalex_django.authoring.authorization import Person, sender_of
@@ -479,4 +479,4 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
         ``name`` may be the function that handles it. ``id`` is its message id; without one it is generated.
         """
-        return self.env.backend.send_update(self._address, name, args, id=id, by=by)
+        return cast("EnvironmentUpdate", self.env.backend.send_update(self._address, name, args, id=id, by=by))

@@ -96,7 +96,7 @@ class MemoryOperator:
             self.env.work()
         return result
 
-    def _require(self, conditions: Sequence[Condition], subject: object) -> None:
+    def _require(self, conditions: Sequence[Condition] | None, subject: object) -> None:
         """Raise the error of the first condition that the run or the activity does not meet."""
         if (reason := overrides.why_not(conditions, subject)) is not None:
             status = self.run.newest_run.status

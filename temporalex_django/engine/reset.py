@@ -50,12 +50,10 @@ from temporalex_django.engine.contracts.records import (
 from temporalex_django.engine.contracts.storage import RunStorage
 from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.engine.operator_overrides import (
-    DROP,
     REDELIVER,
     allows_overrides,
     input_digests,
     pending_timers,
-    refusal_error,
     skip_message_id,
 )
 from temporalex_django.engine.run_closing import close_for_reset
@@ -84,19 +82,16 @@ def successors(runs: Sequence[tuple[UUID, str]], *, forked: bool, run_label: str
     43.
     """
     last = next((n for n, (_, status) in enumerate(runs) if status != "continued_as_new"), len(runs) - 1)
-    reason = None
     if not forked and last < len(runs) - 1:
-        reason = (
-            f"the run {runs[last][0]} has been reset since, so it is not known which messages came later: reset the "
-            f"newest run of the chain, or drop the messages (messages={DROP!r})"
+        raise ActionNotPossible(
+            f"reset of {run_label} refused: the run {runs[last][0]} has been reset since, so it is not known which "
+            "messages came later: reset the newest run of the chain, or drop the messages (messages='drop')"
         )
-    elif last > _MAX_SUCCESSORS:
-        reason = (
-            f"the chain has more than {_MAX_SUCCESSORS} later runs: drop their messages (messages={DROP!r}), or "
-            "reset or fork a later run"
+    if last > _MAX_SUCCESSORS:
+        raise ActionNotPossible(
+            f"{'fork' if forked else 'reset'} of {run_label} refused: the chain has more than {_MAX_SUCCESSORS} later "
+            "runs: drop their messages (messages='drop'), or reset or fork a later run"
         )
-    if reason is not None:
-        raise refusal_error("fork" if forked else "reset", run_label, reason, closed=False)
     return [run for run, _ in runs[1 : last + 1]]
 
 

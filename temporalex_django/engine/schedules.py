@@ -280,8 +280,10 @@ class RunningSlot:
 
 def require_pause(name: str, *, is_paused: bool, expected: bool) -> None:
     """Raise ``ActionNotPossible`` if the schedule is paused and should not be, or should be and is not."""
-    if is_paused != expected:
-        raise ActionNotPossible(f"the schedule {name} is {'not' if expected else 'already'} paused")
+    if is_paused and not expected:
+        raise ActionNotPossible(f"the schedule {name} is already paused")
+    if expected and not is_paused:
+        raise ActionNotPossible(f"the schedule {name} is not paused")
 
 
 class ScheduleStore(Protocol):

@@ -102,8 +102,9 @@ class MemoryBackend:
 
     def insert_run(self, request: StartRequest) -> EnvironmentHandle[Any]:
         """Insert the run that the request describes, which does no work yet, and return its handle."""
-        with start_call(request) as intercepted:
-            return self._insert_run(intercepted)
+        workflow, workflow_id = request.workflow.name, request.id
+        with client_call("start", request.headers, workflow=workflow, workflow_id=workflow_id) as headers:
+            return self._insert_run(replace(request, headers=headers))
 
     def _insert_run(self, request: StartRequest) -> EnvironmentHandle[Any]:
         env, workflow = self._env, request.workflow
@@ -208,8 +209,20 @@ class MemoryBackend:
         return cast("T", read_answer(code, request, answer, may_be_redacted=may_be_redacted))
 
     def _perform_intercepted(self, address: RunAddress, request: RunRequest[T]) -> T:
-        with request_call(self._env, address, request) as (intercepted, headers):
-            return cast("T", self._perform(address, intercepted, headers))
+        inputs, runs = request.inputs, () if address.chain_id is None else self._env.run_ids(address.chain_id)
+        if request.operation in _READS or not chain.client_call:
+            return self._perform(address, request, None)
+        with client_call(
+            request.operation,
+            inputs.get("headers"),
+            workflow=self._env.row(runs[-1]).facts.workflow if runs else None,
+            workflow_id=address.id,
+            run_id=str(address.run_id or runs[-1]) if runs else None,
+            message=inputs.get("signal") or inputs.get("update") or inputs.get("query"),
+        ) as headers:
+            if request.operation in ("signal", "update"):
+                request = replace(request, inputs={**inputs, "headers": headers})
+            return self._perform(address, request, headers)
 
     def _perform(self, address: RunAddress, request: RunRequest[T], headers: Headers | None) -> T:
         run = self._run(address)
@@ -404,7 +417,7 @@ class MemoryRunOperations(MemoryRunReads):
 
 # --- memory calls -----------------------------------------------------------------------------------------------------
 #
-# Context managers that call the hooks of interceptors around client calls on runs in memory.
+# The hooks of interceptors around client calls on runs in memory.
 
 
 #: Requests that are no operations, so that interceptors do not see them.
@@ -412,50 +425,17 @@ _READS = frozenset({"human_tasks", "instance", "result", "describe", "history", 
 
 
 @contextmanager
-def start_call(request: StartRequest, operation: str = "start") -> Iterator[StartRequest]:
-    """Return a context manager for a start, in whose block the hooks of interceptors have been entered.
+def client_call(operation: str, headers: Headers | None, **facts: Any) -> Iterator[Headers | None]:
+    """Return a context manager for an operation, in whose block the hooks of interceptors have been entered.
 
-    Its value (``as``) is the request with the headers that the hooks have left.
+    Its value (``as``) are the headers, as the hooks have left them. ``facts`` are the other fields of ``ClientCall``.
     """
     if not chain.client_call:
-        yield request
+        yield headers
         return
-    call = ClientCall(
-        operation=operation,
-        workflow=request.workflow.name,
-        workflow_id=request.id,
-        headers=dict(request.headers or {}),
-    )
+    call = ClientCall(operation=operation, headers=dict(headers or {}), **facts)
     with around(chain.client_call, call, keeps_errors=True):
-        yield replace(request, headers=call.headers)
-
-
-@contextmanager
-def request_call(
-    env: Any, address: RunAddress, request: RunRequest[Any]
-) -> Iterator[tuple[RunRequest[Any], Headers | None]]:
-    """Return a context manager for a request on a run, in whose block the hooks of interceptors have been entered.
-
-    Its value (``as``) is the pair of the request and its headers, both as the hooks have left them.
-    """
-    if not chain.client_call or request.operation in _READS:
-        yield request, None
-        return
-    inputs, runs = request.inputs, () if address.chain_id is None else env.run_ids(address.chain_id)
-    message = inputs.get("signal") or inputs.get("update") or inputs.get("query")
-    call = ClientCall(
-        operation=request.operation,
-        workflow=env.row(runs[-1]).facts.workflow if runs else None,
-        workflow_id=address.id,
-        run_id=str(address.run_id or runs[-1]) if runs else None,
-        message=message,
-        headers=dict(inputs.get("headers") or {}),
-    )
-    with around(chain.client_call, call, keeps_errors=True):
-        headers = check_headers(call.headers, label=f"{request.operation} with interceptors")
-        if request.operation in ("signal", "update"):
-            request = RunRequest(request.operation, request.by, {**inputs, "headers": headers})
-        yield request, headers
+        yield check_headers(call.headers, label=f"{operation} with interceptors")
 
 
 # --- memory starts ----------------------------------------------------------------------------------------------------

@@ -187,18 +187,18 @@ def require_candidacy(
     user: Person,
     candidacy: tuple[str, Person] | None,
     *,
-    asked: Sequence[str],
+    candidates: Sequence[str],
     label: str,
     is_excluded: PersonTest,
 ) -> tuple[str, Person]:
     """Return ``candidacy``, which ``matching_candidate`` has found, if it lets the user decide the task.
 
-    ``asked`` are the candidates of the task, and ``label`` names it. Raises ``ActionNotPermitted`` if no candidate
+    ``candidates`` are those of the task, and ``label`` names it. Raises ``ActionNotPermitted`` if no candidate
     matches. Raises ``FourEyes`` if the user or the person for whom they decide is excluded, for example because they
     started the run or decided an earlier approval.
     """
     if candidacy is None:
-        raise ActionNotPermitted(f"{user} may not decide {label}: the candidates are {', '.join(asked)}")
+        raise ActionNotPermitted(f"{user} may not decide {label}: the candidates are {', '.join(candidates)}")
     # Both the user and the person they represent must qualify: deciding for somebody else must not evade four eyes.
     for person in {sender_key(user): user, sender_key(candidacy[1]): candidacy[1]}.values():
         if is_excluded(person):

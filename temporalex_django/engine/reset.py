@@ -60,7 +60,6 @@ from temporalex_django.engine.run_closing import close_for_reset
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, ActivityNotFound, InvalidId, PayloadError, WorkflowClosed
-from temporalex_django.graph.workflow import GraphWorkflow
 
 # --- plan -------------------------------------------------------------------------------------------------------------
 #
@@ -288,7 +287,6 @@ def plan_of_run(
         redeliver=messages == REDELIVER,
         successor_histories=histories,
         tasks=tasks,
-        editable=not issubclass(code, GraphWorkflow),
         in_trouble=forks or run.closed or run.failed_tries > 0 or record.run_id != run.run_id,
         **options,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -17,7 +17,6 @@ from temporalex_django.core.names import original_name
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
 from temporalex_django.errors import AlreadyRunning
-from temporalex_django.graph.instance import start_snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +135,7 @@ def start_of_request(
     workflow_id: str,
     seed: int | None,
     by: Person | None,
+    make_snapshot: Callable[..., dict[str, Any] | None],
     schedulers: Iterable[str] = (),
     generated: bool = False,
     headers: Headers | None = None,
@@ -144,10 +144,10 @@ def start_of_request(
 ) -> RunStart:
     """Return the values of a new run with this business id and this random seed, from the request of its caller.
 
-    ``by`` is the user in whose name it starts. ``schedulers`` are the keys of users who had a part in its schedule, who
-    may not decide under four eyes. With ``checks_input``, an input that does not fit the class is an error of the
-    caller; otherwise it fails the run. ``limit`` is the largest size of a payload in bytes. Raises ``InvalidStart`` and
-    ``PayloadError``.
+    ``by`` is the user in whose name it starts. ``make_snapshot`` returns the data that it starts with besides its
+    input. ``schedulers`` are the keys of users who had a part in its schedule, who may not decide under four eyes. With
+    ``checks_input``, an input that does not fit the class is an error of the caller; otherwise it fails the run.
+    ``limit`` is the largest size of a payload in bytes. Raises ``InvalidStart`` and ``PayloadError``.
     """
     cls = request.workflow
     label = f"the input of {cls.name}"
@@ -163,11 +163,9 @@ def start_of_request(
         emit_warning=checks_input,
     )
     telemetry = request.telemetry
-    snapshot = start_snapshot(
-        cls,
-        telemetry=None if telemetry is None else codec.to_plain(telemetry, label="telemetry", limit=limit),
-        started_by=sender_of(by),
-    )
+    if telemetry is not None:
+        telemetry = codec.to_plain(telemetry, label="telemetry", limit=limit)
+    snapshot = make_snapshot(cls, telemetry=telemetry, started_by=sender_of(by))
     return RunStart(
         workflow_id=workflow_id,
         args=args,

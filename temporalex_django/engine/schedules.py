@@ -23,8 +23,6 @@ from temporalex_django.errors import ActionNotPossible, TemporalexError
 
 logger = logging.getLogger("temporalex_django.engine")
 
-_MAX_ERROR_LENGTH = 500
-
 # --- records ----------------------------------------------------------------------------------------------------------
 #
 # The data of schedules and their slots (times to fire), for the code that fires them. No I/O, no clock.
@@ -250,7 +248,7 @@ class SlotFailure:
     @classmethod
     def of_error(cls, error: TemporalexError) -> SlotFailure:
         """Return the failure for an error of a start, or of the end of an earlier run."""
-        return cls(code=error.code, message=str(error)[:_MAX_ERROR_LENGTH])
+        return cls(code=error.code, message=str(error)[: policy.SLOT_ERROR_LENGTH])
 
 
 def call_arguments(name: str, at: datetime, *, limit: int = codec.MAX_BYTES) -> Any | SlotFailure:

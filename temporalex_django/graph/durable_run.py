@@ -452,11 +452,6 @@ def deciders(instance: Instance) -> list[str]:
     ]
 
 
-def not_a_graph_error(run_label: str) -> ResumeRefused:
-    """Return the error for a resume of a run that has no steps."""
-    return ResumeRefused(f"{run_label} is not a graph: it has no steps to resume")
-
-
 def resume_request(
     event: object,
     *,

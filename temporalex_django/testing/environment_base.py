@@ -424,12 +424,16 @@ class EnvironmentUpdate:
         try:
             return self._read(update_result(self._outcome, update_id=self.id, label=self._label))
         except WorkflowClosed as exc:
-            row = self._env.row(self._env.run_ids(self._chain_id)[-1])
-            # A mistake of the definition is first met here; other failures are those of the run alone.
-            is_definition = row.status == "failed" and row.closing.get("type") == WorkflowDefinitionError.__name__
-            if not is_definition or "failed with" in exc.message:
-                raise
-            raise WorkflowClosed(f"{exc.message}: it {failed_text(failure_summary(row.closing))}") from None
+            raise explain_closed(exc, self._env.row(self._env.run_ids(self._chain_id)[-1])) from None
+
+
+def explain_closed(error: WorkflowClosed, row: RunRow) -> WorkflowClosed:
+    """Return the error of a message to a closed run, with the mistake of a definition that is first met here."""
+    # Other failures are those of the run alone.
+    is_definition = row.status == "failed" and row.closing.get("type") == WorkflowDefinitionError.__name__
+    if not is_definition or "failed with" in error.message:
+        return error
+    return WorkflowClosed(f"{error.message}: it {failed_text(failure_summary(row.closing))}")
 
 
 class EnvironmentHandle(WorkflowHandle[Result_co]):

@@ -20,7 +20,6 @@ from temporalex_django.engine import operator_overrides as overrides
 from temporalex_django.engine import reset as apply
 from temporalex_django.engine.activity_policy import is_due
 from temporalex_django.engine.blocked import retry_immediately
-from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.operator_overrides import (
     OPERATOR_RULES,
     Condition,
@@ -42,6 +41,7 @@ from temporalex_django.engine.schedules import (
     require_pause,
 )
 from temporalex_django.errors import ScheduleNotFound, TemporalexError, WorkflowClosed, WorkflowNotFound
+from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.testing.activities import EnvironmentSource
 from temporalex_django.testing.environment_base import EnvironmentHandle
 from temporalex_django.testing.schedules import EnvironmentSchedules
@@ -84,14 +84,15 @@ class MemoryOperator:
         with self.storage.transaction():
             state = self.storage.lock_run(self.run.chain_id, wait=0)
             assert state is not None
+            self.state = state
             if seq is not None and state.run_id != self.run.selected_run_id:
                 self._refuse(overrides.EARLIER_RUN)
             self._require(rule.run, self.run.newest_run)
             if rule.task is not None:
-                self._require_task(state, rule, values)
-            result = getattr(self, name)(state, **values)
+                self._require_task(rule, values)
+            result = getattr(self, name)(**values)
         if name == "reset":
-            self.env.evict_run(state.run_id)
+            self.env.evict_run(self.state.run_id)
         else:
             self.env.work()
         return result
@@ -103,10 +104,10 @@ class MemoryOperator:
             text = reason.format(status=status.replace("_", " ").capitalize())
             self._refuse(text, closed=status in CLOSED_STATUSES)
 
-    def _require_task(self, state: RunState, rule: OperatorRule, values: Mapping[str, Any]) -> None:
+    def _require_task(self, rule: OperatorRule, values: Mapping[str, Any]) -> None:
         """Find the activity, and raise ``ActionNotPossible`` unless the operation is possible for it."""
         assert self.seq is not None
-        task = self.storage.find_task(state.run_id, self.seq)
+        task = self.storage.find_task(self.state.run_id, self.seq)
         if task is None:
             self._refuse(overrides.NO_SUCH_ACTIVITY)
         # The second part of the fence is the number of attempts.
@@ -120,43 +121,45 @@ class MemoryOperator:
 
     # -- the run -------------------------------------------------------------------------------------------------------
 
-    def cancel(self, state: RunState) -> None:
+    def cancel(self) -> None:
         if self.run.newest_class.cancels_at_once or self.run.future_start(self.run.newest_run) is not None:
-            self.env.close(state, "cancelled", self.reason)
+            self.env._close_run(self.state, "cancelled", self.reason)  # noqa: SLF001 - of the same package
         else:
-            self.storage.send(state.chain_id, "cancel", "", {"reason": self.reason})
+            self.storage.send(self.state.chain_id, "cancel", "", {"reason": self.reason})
 
-    def terminate(self, state: RunState) -> None:
-        self.env.close(state, "terminated", self.reason)
+    def terminate(self) -> None:
+        self.env._close_run(self.state, "terminated", self.reason)  # noqa: SLF001 - of the same package
 
-    def delete(self, state: RunState) -> None:
-        self.storage.delete_chain(state.chain_id)
+    def delete(self) -> None:
+        self.storage.delete_chain(self.state.chain_id)
 
-    def pause(self, state: RunState) -> None:
-        self.storage.write([overrides.pause_run(state, reason=self.reason, sender=self.sender, now=self.env.clock)])
+    def pause(self) -> None:
+        self.storage.write(
+            [overrides.pause_run(self.state, reason=self.reason, sender=self.sender, now=self.env.clock)]
+        )
 
-    def unpause(self, state: RunState) -> None:
-        blocked = self.storage.block_reason(state.run_id)
-        self.storage.write([overrides.unpause_run(state, blocked=blocked, now=self.env.clock)])
+    def unpause(self) -> None:
+        blocked = self.storage.block_reason(self.state.run_id)
+        self.storage.write([overrides.unpause_run(self.state, blocked=blocked, now=self.env.clock)])
 
-    def try_again(self, state: RunState) -> None:
-        if is_due(state.due_at, self.env.clock):
+    def try_again(self) -> None:
+        if is_due(self.state.due_at, self.env.clock):
             self._refuse(overrides.ALREADY_DUE)
-        self.storage.write([retry_immediately(state, now=self.env.clock)])
+        self.storage.write([retry_immediately(self.state, now=self.env.clock)])
 
-    def skip_timer(self, state: RunState) -> None:
+    def skip_timer(self) -> None:
         assert self.seq is not None
-        events = self.storage.runs[state.run_id].events
+        events = self.storage.runs[self.state.run_id].events
         timers = overrides.pending_timers((event.kind, event.attributes) for event in events)
         if self.seq not in timers:
             self._refuse(overrides.absent_timer_text(timers))
-        if self.storage.has_message(state.chain_id, overrides.skip_message_id(state.run_id, self.seq)):
+        if self.storage.has_message(self.state.chain_id, overrides.skip_message_id(self.state.run_id, self.seq)):
             self._refuse(overrides.ALREADY_FIRED)
-        self.storage.write([overrides.skip_timer(state, self.seq, sender=self.sender)])
+        self.storage.write([overrides.skip_timer(self.state, self.seq, sender=self.sender)])
 
     # -- activities ----------------------------------------------------------------------------------------------------
 
-    def retry_activity(self, state: RunState, **values: Any) -> None:
+    def retry_activity(self, **values: Any) -> None:
         task = self._task
         if "input" in values:
             call = activity.find(task.activity).parse_edited_input(values["input"], task.args)
@@ -164,22 +167,22 @@ class MemoryOperator:
             self.storage.edit_task(task)
         self.storage.finish_tasks([overrides.immediate_retry(task, now=self.env.clock)])
 
-    def complete_activity(self, state: RunState, result: Any) -> None:
+    def complete_activity(self, result: Any) -> None:
         task = self._task
         source = EnvironmentSource(self.env, task)
         value = activity.find(task.activity).encode_manual_result(result, task.args, source)
         self.storage.finish_tasks([overrides.operator_completion(task, value, sender=self.sender)])
 
-    def fail_activity(self, state: RunState, message: str, type: str) -> None:
+    def fail_activity(self, message: str, type: str) -> None:
         failure = overrides.operator_failure(self._task, type=type, message=message, sender=self.sender)
         self.storage.finish_tasks([failure])
 
     # -- failed messages -----------------------------------------------------------------------------------------------
 
-    def redeliver(self, state: RunState, message: str | None = None) -> None:
+    def redeliver(self, message: str | None = None) -> None:
         self._handle_failed(message, self.storage.redeliver)
 
-    def discard(self, state: RunState, message: str | None = None) -> None:
+    def discard(self, message: str | None = None) -> None:
         self._handle_failed(message, self.storage.discard)
 
     def _handle_failed(self, message: str | None, handle: Callable[[UUID, str], bool]) -> None:
@@ -194,48 +197,49 @@ class MemoryOperator:
 
     # -- the history ---------------------------------------------------------------------------------------------------
 
-    def reset(self, state: RunState, **values: Any) -> str:
+    def reset(self, **values: Any) -> str:
         storage = self.storage
-        plan, code = self._plan(state, forks=False, **values)
+        plan, code = self._plan(forks=False, **values)
         if plan.record.expires_at is not None and plan.record.expires_at <= self.env.clock:
             self._refuse(overrides.CHAIN_EXPIRED)
         start = RunStart(workflow_id=plan.record.workflow_id, args=None, **start_options(code))
-        if state.closed and not storage.reopen(state.chain_id, start):
+        if self.state.closed and not storage.reopen(self.state.chain_id, start):
             self._refuse(overrides.ID_TAKEN)
         new_run_id = storage.new_run_id()
-        apply.reset(storage, state, plan, run_id=new_run_id)
+        apply.reset(storage, self.state, plan, run_id=new_run_id)
         return str(new_run_id)
 
-    def fork(self, state: RunState, id: str | None = None, **values: Any) -> EnvironmentHandle[Any]:
+    def fork(self, id: str | None = None, **values: Any) -> EnvironmentHandle[Any]:
         env, storage = self.env, self.storage
-        plan, code = self._plan(state, forks=True, **values)
+        plan, code = self._plan(forks=True, **values)
         tags = env.row(plan.record.run_id).column("tags")
         start = start_of_fork(plan, code, id, sender=self.sender, tags=tags, suffix=env.random_suffix)
         chain_id = storage.start(start)
         # The row is written again below, with the history that the fork starts from: claim it as a turn would.
         new_state = storage.claim(limit=1, queues=(), chains=[chain_id])[0]
-        source, workflow_id = state.chain_id, start.workflow_id
+        source, workflow_id = self.state.chain_id, start.workflow_id
         apply.fork(storage, new_state, plan, source_chain=source, id=workflow_id, snapshot=start.snapshot)
         env.remember_class(chain_id, code)
         return EnvironmentHandle(env, workflow_id, chain_id)
 
     def _plan(
-        self, state: RunState, *, forks: bool, edited: Any = None, to: int | None = None, **values: Any
+        self, *, forks: bool, edited: Any = None, to: int | None = None, **values: Any
     ) -> tuple[ResetPlan, type[Workflow]]:
         """Return the plan of a reset or a fork of the selected run, and the class of the new run."""
         env, storage = self.env, self.storage
-        record, runs = self.run.selected_run.facts, env.run_ids(state.chain_id)
-        code = env.class_of(state.chain_id, record.workflow, record.version)
+        record, runs = self.run.selected_run.facts, env.run_ids(self.state.chain_id)
+        code = env.class_of(self.state.chain_id, record.workflow, record.version)
         plan = plan_of_run(
             storage,
             storage.tasks_of_run(record.run_id),
-            state,
+            self.state,
             record,
             code,
             later_runs=lambda: [(run, env.row(run).status) for run in runs[runs.index(record.run_id) :]],
             forks=forks,
             to=to,
             edited_inputs=edited,
+            editable=not issubclass(code, GraphWorkflow),
             seed=env.new_seed(),
             limit=None,
             atomic=False,

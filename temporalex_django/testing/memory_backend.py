@@ -70,12 +70,12 @@ from temporalex_django.errors import (
     NotConfigured,
     WorkflowNotFound,
 )
-from temporalex_django.graph.durable_run import not_a_graph_error, resume_request
-from temporalex_django.graph.workflow import GraphWorkflow
+from temporalex_django.graph import instance
+from temporalex_django.graph.durable_run import resume_request
 from temporalex_django.interceptors import ClientCall
 from temporalex_django.interceptors.chain import around, chain
 from temporalex_django.testing.engine_environment import EngineEnvironment
-from temporalex_django.testing.environment_base import EPOCH, EnvironmentHandle, EnvironmentUpdate
+from temporalex_django.testing.environment_base import EPOCH, EnvironmentHandle, EnvironmentUpdate, explain_closed
 from temporalex_django.testing.memory_actions import MemoryOperator, MemorySchedules
 from temporalex_django.testing.memory_run_reads import MemoryReads, MemoryRunReads
 
@@ -118,7 +118,12 @@ class MemoryBackend:
                 f"runs in memory have no subject, so {workflow.name} cannot have one: use DjangoEnvironment"
             )
         run_start = start_of_request(
-            request, workflow_id=workflow_id, seed=env.new_seed(), by=request.by, headers=request.headers
+            request,
+            workflow_id=workflow_id,
+            seed=env.new_seed(),
+            by=request.by,
+            make_snapshot=instance.start_snapshot,
+            headers=request.headers,
         )
         chain_id, outcome = start_by_policy(env, request, run_start)
         if outcome != "existing":
@@ -333,7 +338,7 @@ class MemoryRunOperations(MemoryRunReads):
             outcome = self.env.update_outcome(self.chain_id, message_id)
         status = None if outcome is None else outcome.status
         if row.status in CLOSED_STATUSES and not (is_known and counts_when_closed(status)):
-            raise closed_request_error(self.label, row.status, f"{kind} {name!r}")
+            raise explain_closed(closed_request_error(self.label, row.status, f"{kind} {name!r}"), row)
         if row.paused is not None and not (is_known and counts_when_paused(status)):
             raise paused_request_error(self.label, f"{kind} {name!r}")
 
@@ -361,8 +366,6 @@ class MemoryRunOperations(MemoryRunReads):
     def resume(self, *, event: str, step: Any, data: Any, timeout: float | None, by: Person | str | None) -> None:
         check_wait(timeout)
         user, name = split_decider(by)
-        if not issubclass(self.newest_class, GraphWorkflow):
-            raise not_a_graph_error(self.label)
         sender_name = str(user) if user is not None else name
         request = resume_request(event, step=step, data=data, by=sender_name, key=sender_key(user))
         self._request(event, request, label=f"resume({event!r}) of {self.label}", by=user)
@@ -386,7 +389,7 @@ class MemoryRunOperations(MemoryRunReads):
             return sender_key(person) in state.barred
 
         candidacy = matching_candidate([user], state.candidates, is_excluded=is_excluded)
-        require_candidacy(user, candidacy, asked=state.candidates, label=label, is_excluded=is_excluded)
+        require_candidacy(user, candidacy, candidates=state.candidates, label=label, is_excluded=is_excluded)
         request = {
             "event": outcome,
             "step": base_key(human_task.key),
@@ -564,8 +567,17 @@ class WorkflowEnvironment(EngineEnvironment, MemoryReads):
             make_judge=lambda: self._judge,
         )
 
-    def close(self, run: RunState, status: str, reason: str) -> None:
-        """Close a locked run at once with ``status``: "terminated", or "cancelled" for a graph."""
+    def close(self, chain_id: UUID, status: str, reason: str) -> None:
+        """Close the open run of a chain at once with ``status``, and do the work that is due.
+
+        ``status`` is "terminated", or "cancelled" for a graph.
+        """
+        with self.storage.transaction():
+            self._close_run(replace(self.storage.chains[chain_id]), status, reason)
+        self._drive()
+
+    def _close_run(self, run: RunState, status: str, reason: str) -> None:
+        """Close a locked run at once with ``status``, and leave the work that is due to the caller."""
         # The run is closed without running any of its code, so its executor must not be activated again.
         self.engine.cache.take(run.run_id)
         record = self.storage.run_records([run.run_id])[run.run_id]

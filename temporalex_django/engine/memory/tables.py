@@ -253,6 +253,10 @@ class MemoryTables:
             if row.message.message_id is not None:
                 self._message_numbers[row.chain_id].discard(row.message.message_id)
 
+    def _messages_of(self, chain_id: UUID) -> list[InboxMessage]:
+        """Return the messages in the inbox of a chain, oldest first."""
+        return [self.messages[number].message for number in sorted(self._inboxes[chain_id])]
+
     def has_message(self, chain_id: UUID, message_id: str) -> bool:
         """Return True if the chain has ever received a message with that message id."""
         return message_id in self._message_numbers[chain_id]

@@ -179,24 +179,21 @@ class MemoryInserts(MemoryTables):
         A message replaces the one that has its id, unless that one is unread. ``received`` is the number of signals in
         the history of the run.
         """
-        unread_messages = [self.messages[number].message for number in sorted(self._inboxes[chain])]
-        unread_messages = [message for message in unread_messages if message.kind in EXTERNAL_KINDS]
+        unread_messages = [message for message in self._messages_of(chain) if message.kind in EXTERNAL_KINDS]
         unread_ids = {message.message_id for message in unread_messages} - {None}
         messages = [message for message in messages if message.message_id not in unread_ids]
         replaced = [self._message_numbers[chain].get(message.message_id or "") for message in messages]
-        for number in [*(message.id for message in unread_messages), *replaced]:
-            if number is not None:
-                self._delete_message(number)
+        for number in {message.id for message in unread_messages} | {*replaced} - {None}:
+            self._delete_message(number)
         for pending in messages:
-            message = _inbox_message(pending)
-            if pending.kind == REQUEST:
-                message.message_id = str(uuid4())
-            message.redelivered = pending.kind != "signal"  # signals wait in any case
+            message_id = str(uuid4()) if pending.kind == REQUEST else pending.message_id
+            # Signals wait in any case.
+            message = replace(_inbox_message(pending), message_id=message_id, redelivered=pending.kind != "signal")
             self._store_message(chain, message)
         # Numbers give the order, so unread messages are stored again behind the others.
         for message in unread_messages:
-            after = message.after if message.after is not None and message.after <= received else None
-            self._store_message(chain, replace(message, after=after))
+            is_behind = message.after is None or message.after > received
+            self._store_message(chain, replace(message, after=None if is_behind else message.after))
 
     def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
         """Return the statuses of messages of a chain by message id: "unread", or the status of the outcome.
@@ -656,8 +653,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         if write.loses_activities:
             write.add_lost_inputs(edited_inputs(self.tasks_of_run(write.run.run_id)))
         if write.is_closed_externally:
-            inbox = sorted(self._inboxes[write.run.chain_id])
-            write.add_unread_results(self.messages[number].message for number in inbox)
+            write.add_unread_results(self._messages_of(write.run.chain_id))
 
     def _settle_messages(self, write: RunWrite) -> None:
         """Store what a turn did with the messages of the inbox: consumed, answered, left to wait, or failed."""

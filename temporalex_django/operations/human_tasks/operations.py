@@ -208,7 +208,7 @@ def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
     return human_tasks.require_candidacy(
         user,
         matching_candidate(user, task),
-        asked=task.asked,
+        candidates=task.asked,
         label=task_label(task),
         is_excluded=partial(is_excluded, task=task),
     )

@@ -40,6 +40,7 @@ from temporalex_django.engine.reset import (
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, AlreadyRunning, NondeterminismError, TemporalexError
+from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import Chain, Instance
 from temporalex_django.operations.base import CODE, Actor
 from temporalex_django.operations.run_lookup import RunAction, find_chain
@@ -159,6 +160,7 @@ class ReplayFromAction(OperatorRunAction[T]):
             to=inputs.get("to"),
             messages=inputs.get("messages", REDELIVER),
             edited_inputs=inputs.get("edited"),
+            editable=not issubclass(code, GraphWorkflow),
             seed=host().new_seed() or token() >> 2,
             limit=get_settings().DEADLOCK_TIMEOUT,
             atomic=inline_turn.runs_atomic(storage),

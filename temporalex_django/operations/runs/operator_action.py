@@ -106,8 +106,10 @@ class OperatorRunAction(RunAction[T]):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if "name" in vars(cls):
-            cls.rule = operator_overrides.OPERATOR_RULES[cls.name]
-            cls.permission, cls.sees_payloads = cls.rule.permission, cls.rule.sees_payloads
+            # An operation of a project has no row there.
+            cls.rule = operator_overrides.OPERATOR_RULES.get(cls.name) or OperatorRule(cls.permission)
+            cls.permission = cls.rule.permission
+            cls.sees_payloads = cls.sees_payloads or cls.rule.sees_payloads
 
     def __init__(
         self, target: RunTarget, *, reason: str = "", seq: int | None = None, by: Actor = CODE, **inputs: Any

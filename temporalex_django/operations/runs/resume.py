@@ -11,8 +11,8 @@ from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.names import check_wait
-from temporalex_django.errors import ActionNotPermitted, AmbiguousId, WorkflowNotFound
-from temporalex_django.graph.durable_run import decidable_steps, not_a_graph_error, resume_request
+from temporalex_django.errors import ActionNotPermitted, AmbiguousId, ResumeRefused, WorkflowNotFound
+from temporalex_django.graph.durable_run import decidable_steps, resume_request
 from temporalex_django.graph.steps import StepRef, decider_words
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.operations.base import CODE, Actor, storage
@@ -57,7 +57,7 @@ class Resume(RequestAction):
         check_wait(timeout)
         code = target.workflow_class
         if code is not None and not issubclass(code, GraphWorkflow):
-            raise not_a_graph_error(f"{target.workflow} {target.workflow_id}")
+            raise ResumeRefused(f"{target.workflow} {target.workflow_id} is not a graph: it has no steps to resume")
         self.decidable_steps = [] if code is None else decidable_steps(code, event, by.user)
         # People who use an interface need the permission to signal, unless the step has a role. Which step matches is
         # known only when the request is judged, so the request carries the answer of the policy with it.

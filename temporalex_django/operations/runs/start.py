@@ -31,6 +31,7 @@ from temporalex_django.errors import (
     WorkflowClosed,
     WorkflowNotFound,
 )
+from temporalex_django.graph.instance import start_snapshot
 from temporalex_django.operations.base import CODE, Action, Actor, refuse_inside_workflow
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.control import Terminate
@@ -259,6 +260,7 @@ class Start(Action[RunTarget]):
             workflow_id=workflow_id,
             seed=host().new_seed(),
             by=self.by.user,
+            make_snapshot=start_snapshot,
             schedulers=self.schedulers,
             generated=request.needs_id and host().has_random_ids,
             headers=self.headers,

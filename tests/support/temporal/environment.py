@@ -462,7 +462,7 @@ class TemporalEnvironment(Mirror):
             return  # the run no longer waits for it
         self._ended.add((activity.run_id, activity.attributes["seq"]))
 
-    def close(self, run: RunState, status: str, reason: str) -> None:
+    def _close_run(self, run: RunState, status: str, reason: str) -> None:
         chain_id = run.chain_id
         handle = self._handle(chain_id)
         self._tell_time()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from temporalex_django import Ok, RetryPolicy, Workflow, activity, api, errors
+from temporalex_django import ContinueAsNew, Ok, RetryPolicy, Workflow, activity, api, errors
 from tests.support.hosts import HOSTS
 from tests.support.people import person
 
@@ -53,6 +53,14 @@ class Sleeping(Workflow):
 
     async def run(self, args: Any) -> Any:
         return Ok(await api.sleep(60))
+
+
+class Renewing(Workflow):
+    name = "test.RefusalRenewing"
+
+    async def run(self, args: Any) -> Any:
+        await api.sleep(60)
+        return ContinueAsNew(args) if not args else Ok(args)
 
 
 def refusal(call: Any) -> tuple[type, str]:
@@ -218,6 +226,17 @@ def test_a_reset_says_what_it_is_about(env: Any) -> None:
             "reset of test.RefusalSleeping r refused: the time limit of its chain (execution_timeout) has passed: fork it "
             "instead"
         ),
+    )
+
+
+def test_a_number_of_an_earlier_run_hits_nothing_of_the_present_one(env: Any) -> None:
+    h = env.start(Renewing, id="e")
+    env.advance(60)
+    earlier = env.handle(h.run_ids[0])
+
+    assert refusal(lambda: earlier.skip_timer(1)) == (
+        errors.ActionNotPossible,
+        "skip_timer of test.RefusalRenewing e refused: this belongs to an earlier run: the chain has continued as new",
     )
 
 

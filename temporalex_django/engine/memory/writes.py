@@ -182,9 +182,9 @@ class MemoryInserts(MemoryTables):
         unread_messages = [message for message in self._messages_of(chain) if message.kind in EXTERNAL_KINDS]
         unread_ids = {message.message_id for message in unread_messages} - {None}
         messages = [message for message in messages if message.message_id not in unread_ids]
-        replaced = [self._message_numbers[chain].get(message.message_id or "") for message in messages]
-        for number in {message.id for message in unread_messages} | {*replaced} - {None}:
-            self._delete_message(number)
+        replaced = [self._message_numbers[chain].get(message.message_id or "", 0) for message in messages]
+        for number in {message.id for message in unread_messages} | {*replaced}:
+            self._delete_message(number)  # no message has the number 0
         for pending in messages:
             message_id = str(uuid4()) if pending.kind == REQUEST else pending.message_id
             # Signals wait in any case.

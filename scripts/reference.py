@@ -348,7 +348,7 @@ _SECTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "`ActionNotPossible`, or of a form. Nothing was done. *Next step*: check the run again, because "
             "another person or the run itself was faster."
         ),
-        ("operations/",),
+        ("operations/", "core/human_tasks.py", "engine/operator_overrides.py"),
     ),
     "faces": (
         "Pages and REST",
@@ -380,7 +380,7 @@ _ABOUT_LOG = (
     ),
 )
 _LEVELS = frozenset({"info", "warning", "error", "exception", "critical"})
-_TRANSLATED = frozenset({"_", "gettext", "gettext_lazy", "ngettext"})
+_TRANSLATED = frozenset({"_", "gettext", "gettext_lazy", "gettext_noop", "ngettext"})
 _FEWEST_WORDS = 5
 
 

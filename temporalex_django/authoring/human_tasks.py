@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from importlib import import_module
 from typing import Any
 
-from temporalex_django.authoring.authorization import candidate_of_role
+from temporalex_django.authoring.authorization import (
+    Person,
+    candidate_of_role,
+    has_permission,
+    matches_candidate,
+    sender_key,
+)
 from temporalex_django.authoring.foreign_options import ESCALATION, answers_foreign_arguments
 from temporalex_django.core import names
 from temporalex_django.core.human_tasks import OVERDUE, HumanTaskSpec, HumanTaskState, build_form_spec, parse_scope
 from temporalex_django.core.names import wait_seconds
 from temporalex_django.core.payloads import codec
-from temporalex_django.errors import HumanTaskClosed, HumanTaskNotFound, PayloadError, WorkflowDefinitionError
+from temporalex_django.errors import (
+    ActionNotPermitted,
+    FourEyes,
+    HumanTaskClosed,
+    HumanTaskNotFound,
+    PayloadError,
+    WorkflowDefinitionError,
+)
 
 # --- human tasks ------------------------------------------------------------------------------------------------------
 #
 # Human tasks as handles return them, the selection of one of them, and the check of the data of a decision.
+
+
+PersonTest = Callable[[Person], bool]
+PersonPermits = Callable[[Person, str], bool]
 
 
 def form_class(path: str) -> Any:
@@ -121,10 +138,75 @@ def select_task(tasks: Sequence[OpenHumanTask], selector: str | None, *, run: st
     raise HumanTaskNotFound(f"{run} has no open decision" + ("" if selector is None else f" {selector[:200]!r}"))
 
 
-def require_outcome(task: OpenHumanTask, outcome: object) -> None:
-    """Raise ``PayloadError`` unless ``outcome`` is one of the outcomes of the task."""
-    if outcome not in task.outcomes:
-        raise PayloadError(f"the human task {task.title!r} accepts {', '.join(task.outcomes)}, not {outcome!r}")
+def task_label(key: str, run_label: str) -> str:
+    """Return the words by which errors name a human task: its key, and the class and the business id of its run.
+
+    The title is left out, because people who may not see it read these messages.
+    """
+    return f"the human task {key!r} of {run_label}"
+
+
+def require_outcome(outcomes: Sequence[str], outcome: object, *, label: str) -> None:
+    """Raise ``PayloadError`` unless ``outcome`` is one of the outcomes of the task that ``label`` names."""
+    if not isinstance(outcome, str) or outcome not in outcomes:
+        raise PayloadError(f"{label} accepts {', '.join(outcomes)}, not {outcome!r}")
+
+
+def require_user(user: Person | None, *, label: str) -> Person:
+    """Return the user who decides the task that ``label`` names. Raises ``ActionNotPermitted`` for code."""
+    if user is None:
+        raise ActionNotPermitted(f"{label} must be decided by a user: pass by=user")
+    return user
+
+
+def matching_candidate(
+    people: Iterable[Person],
+    candidates: Collection[str],
+    *,
+    permits: PersonPermits = has_permission,
+    is_excluded: PersonTest,
+) -> tuple[str, Person] | None:
+    """Return ``(candidate, person)``: the first candidate that matches one of the people, and whom it matches; or None.
+
+    The candidate is text such as ``group:managers``. ``permits(person, permission)`` decides who has a permission. A
+    match of an excluded person is returned only if there is no other one: it makes the error say that four eyes are the
+    reason, instead of a lack of rights.
+    """
+    excluded_match = None
+    for person in people:
+        for candidate in candidates:
+            if matches_candidate(person, candidate, permits=permits):
+                if not is_excluded(person):
+                    return candidate, person
+                excluded_match = excluded_match or (candidate, person)
+                break
+    return excluded_match
+
+
+def require_candidacy(
+    user: Person,
+    candidacy: tuple[str, Person] | None,
+    *,
+    candidates: Sequence[str],
+    label: str,
+    is_excluded: PersonTest,
+) -> tuple[str, Person]:
+    """Return ``candidacy``, which ``matching_candidate`` has found, if it lets the user decide the task.
+
+    ``candidates`` are those of the task, and ``label`` names it. Raises ``ActionNotPermitted`` if no candidate
+    matches. Raises ``FourEyes`` if the user or the person for whom they decide is excluded, for example because they
+    started the run or decided an earlier approval.
+    """
+    if candidacy is None:
+        raise ActionNotPermitted(f"{user} may not decide {label}: the candidates are {', '.join(candidates)}")
+    # Both the user and the person they represent must qualify: deciding for somebody else must not evade four eyes.
+    for person in {sender_key(user): user, sender_key(candidacy[1]): candidacy[1]}.values():
+        if is_excluded(person):
+            raise FourEyes(
+                f"{user} may not decide {label}: a different user must decide, because {person} "
+                "started, forked or scheduled the run, or decided an earlier approval"
+            )
+    return candidacy
 
 
 def clean_form_data(form: Mapping[str, Any] | None, data: Any, *, title: str) -> dict[str, Any]:

@@ -7,8 +7,7 @@ in memory. ``operations.read.run_filters`` has the query of each row.
 from __future__ import annotations
 
 import difflib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -139,72 +138,24 @@ CHECKS: Mapping[FilterType, Callable[[Any], Any]] = {
 }
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class ListedRun(ABC):
-    """The facts of a run that filters and orders compare where no database does it, as in a test environment in memory.
-
-    A storage computes the methods only if a filter needs them. ``position`` counts the runs in the order in which they
-    were started. ``due_at`` is the time at which the run is due next, or None.
-    """
-
-    workflow: str
-    workflow_id: str
-    version: int
-    queue: str
-    status: str
-    is_blocked: bool
-    is_paused: bool
-    waiting_for: Sequence[str]
-    tags: Collection[str]
-    search_attributes: Mapping[str, Any]
-    position: int
-    created_at: datetime
-    closed_at: datetime | None
-    due_at: datetime | None
-
-    @abstractmethod
-    def is_stuck(self) -> bool:
-        """Return True if the run needs the attention of a person; the filter ``stuck`` says when it does."""
-
-    @abstractmethod
-    def causes(self) -> Collection[str | None]:
-        """Return the causes of the run's failure or block, and of its failing activities.
-
-        They are texts, as the command ``doctor`` groups runs by them.
-        """
-
-    @abstractmethod
-    def has_open_activities(self) -> bool:
-        """Return True if activities of the run have no result yet."""
-
-    @abstractmethod
-    def has_subject(self, subject: Any) -> bool:
-        """Return True if the run was started with ``subject``, a saved model instance, as its subject."""
-
-    def is_waiting_for(self, kind: str) -> bool:
-        """Return True if the run is open and waits for something of this kind, one of ``WAIT_KINDS``."""
-        if self.status in CLOSED_STATUSES or (kind == "activity" and not self.has_open_activities()):
-            return False
-        return is_wait_of(kind, self.waiting_for)
-
-
-R = TypeVar("R", bound=ListedRun)
+R = TypeVar("R", bound=Any)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterRow:
     """One filter of runs, with its name, the type of its value, and its use in each interface.
 
-    ``matches(run, value)`` says whether a run fits a checked value. ``help`` describes the filter. ``example`` is a
-    value for the sentence that follows an error of a command. ``title`` is the heading or the choice of the filter in
-    the admin; without one, the admin does not show it. ``in_code`` is False if ``Workflow.list`` does not take it, and
-    ``in_interfaces`` if REST and commands do not.
+    ``matches(run, value)`` says whether a run fits a checked value, where no database does it. The run is an object
+    with the columns of runs, and with methods that compute what no column has. ``help`` describes the filter.
+    ``example`` is a value for the sentence that follows an error of a command. ``title`` is the heading or the choice
+    of the filter in the admin; without one, the admin does not show it. ``in_code`` is False if ``Workflow.list`` does
+    not take it, and ``in_interfaces`` if REST and commands do not.
     """
 
     name: str
     type: FilterType
     help: str
-    matches: Callable[[ListedRun, Any], bool]
+    matches: Callable[[Any, Any], bool]
     title: str = ""
     example: str = "VALUE"
     in_code: bool = True
@@ -266,7 +217,7 @@ RUN_FILTERS: Final[Mapping[str, FilterRow]] = {
             name="blocked",
             type=FilterType.BOOLEAN,
             help="true or false: whether the run is blocked (it cannot continue until somebody fixes a problem).",
-            matches=lambda run, value: run.is_blocked == value,
+            matches=lambda run, value: (run.blocked is not None) == value,
             title="Blocked",
             example="true, or false",
         ),
@@ -274,7 +225,7 @@ RUN_FILTERS: Final[Mapping[str, FilterRow]] = {
             name="paused",
             type=FilterType.BOOLEAN,
             help="true or false: whether the run is paused.",
-            matches=lambda run, value: run.is_paused == value,
+            matches=lambda run, value: (run.paused is not None) == value,
             title="Paused",
         ),
         FilterRow(
@@ -296,14 +247,14 @@ RUN_FILTERS: Final[Mapping[str, FilterRow]] = {
             name="waits",
             type=FilterType.WAIT_KIND,
             help="What an open run waits for: message, activity, timer or child.",
-            matches=ListedRun.is_waiting_for,
+            matches=lambda run, value: run.is_waiting_for(value),
             title="waiting for",
         ),
         FilterRow(
             name="tag",
             type=FilterType.TEXT,
             help="A tag of the run, from its class or given when it was started.",
-            matches=lambda run, value: value in run.tags,
+            matches=lambda run, value: value in (run.tags or ()),
             title="tag",
         ),
         FilterRow(
@@ -311,7 +262,9 @@ RUN_FILTERS: Final[Mapping[str, FilterRow]] = {
             type=FilterType.ATTRIBUTES,
             help="Search attributes of the class given by the filter `workflow`, as JSON: "
             '{"total__gt": 1000, "customer": "x"}.',
-            matches=lambda run, conditions: all(condition.matches(run.search_attributes) for condition in conditions),
+            matches=lambda run, conditions: all(
+                condition.matches(run.search_attributes or {}) for condition in conditions
+            ),
             title="search attributes",
             example="""'{"total__gt": 1000, "customer": "x"}'""",
         ),
@@ -358,7 +311,7 @@ CODE_FILTERS: Final = {name: row for name, row in RUN_FILTERS.items() if row.in_
 INTERFACE_FILTERS: Final = {name: row for name, row in RUN_FILTERS.items() if row.in_interfaces}
 
 #: Place of a run in an ascending order, by the name of the order. A run without a place is not in the list.
-ORDER_PLACES: Final[Mapping[str, Callable[[ListedRun], Any]]] = {
+ORDER_PLACES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "started": lambda run: run.position,
     "closed": lambda run: run.closed_at,
     "due": lambda run: run.due_at,

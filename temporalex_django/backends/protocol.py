@@ -17,10 +17,12 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.names import TABLES
-from temporalex_django.db.inserts import InsertedMessage, NewStart, StartedRun
+from temporalex_django.db.inserts import InsertedMessage, StartedRun
 from temporalex_django.db.messages.inbox import HandledMessage
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Outcome, RunState
+from temporalex_django.engine.refusals import closed_run_error
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning, UnknownWorkflow, WorkflowClosed
 from temporalex_django.models import ActivityTask, Instance
 
@@ -145,13 +147,13 @@ class RunBackend(Protocol):
         ``Action.execute`` calls it when the transaction of the operation is over.
         """
 
-    def start(self, start: NewStart, *, storage: DjangoStorage) -> StartedRun: ...
+    def start(self, start: RunStart, *, storage: DjangoStorage) -> StartedRun: ...
 
     def start_many(
-        self, starts: Sequence[NewStart], *, storage: DjangoStorage
+        self, starts: Sequence[RunStart], *, storage: DjangoStorage
     ) -> list[StartedRun | AlreadyRunning]: ...
 
-    def replace_input(self, start: NewStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
+    def replace_input(self, start: RunStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
         """Give the run that waits to begin the input of a debounced start; None if there is no such run."""
 
     def send(
@@ -291,7 +293,7 @@ class RunTarget:
     def require_open(self, operation: str) -> None:
         """Raise ``WorkflowClosed`` if the chain was closed when it was read; the message names ``operation``."""
         if self.closed:
-            raise WorkflowClosed(f"{self.workflow} {self.workflow_id} is closed ({self.status}): {operation} refused")
+            raise closed_run_error(f"{self.workflow} {self.workflow_id}", self.status, operation)
 
 
 def find_run_class(chain_id: UUID, workflow: str, version: int) -> type[Workflow] | None:

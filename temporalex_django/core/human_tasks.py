@@ -181,12 +181,20 @@ class HumanTaskState:
     @property
     def outcome_text(self) -> str:
         """The ending of the task in words."""
-        at = "" if self.closed_at is None else self.closed_at.isoformat(timespec="seconds")
-        if self.ending == "decided":
-            return f"{self.decided_by or 'code'} decided {self.outcome!r} at {at}"
-        if self.ending == OVERDUE:
-            return f"nobody had decided by {at}, when it was due"
-        return f"the run stopped waiting for it at {at}" if self.ending == "cancelled" else f"the run ended at {at}"
+        return ending_text(self.ending, self.closed_at, outcome=self.outcome, decided_by=str(self.decided_by or ""))
+
+
+def ending_text(ending: str, closed_at: datetime | None, *, outcome: str, decided_by: str) -> str:
+    """Return how a human task ended, as a clause such as "ann decided 'approved' at …".
+
+    ``decided_by`` is the name of the person who decided, or empty.
+    """
+    at = "" if closed_at is None else closed_at.isoformat(timespec="seconds")
+    if ending == "decided":
+        return f"{decided_by or 'code'} decided {outcome!r} at {at}"
+    if ending == OVERDUE:
+        return f"nobody had decided by {at}, when it was due"
+    return f"the run stopped waiting for it at {at}" if ending == "cancelled" else f"the run ended at {at}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,11 @@ _WHITE_SPACE = re.compile(r"\s+")
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\ud800-\udfff]+")
 
 
+def gettext_noop(text: str) -> str:
+    """Return ``text``, which is marked for translation; code that shows it to people translates it."""
+    return text
+
+
 def is_name(value: object) -> bool:
     """Return True for a string of 1 to 200 printable characters."""
     return isinstance(value, str) and 1 <= len(value) <= MAX_LENGTH and value.isprintable()

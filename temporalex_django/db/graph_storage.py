@@ -18,13 +18,14 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.db.inserts import NewStart, insert_start, notify_on_commit
+from temporalex_django.db.inserts import insert_start, notify_on_commit
 from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import RunState, TaskState
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.run_closing import close_for_move, parent_messages
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning, TemporalexError, UnknownWorkflow, WorkflowNotFound
 from temporalex_django.graph import instance as snapshot
 from temporalex_django.graph.context import thaw
@@ -158,7 +159,7 @@ class TableStorage:
         options["version"] = instance.version
         if instance.closed:
             options["scope"] = "none"
-        new = NewStart(workflow_id=instance.id, args=thaw(instance.initial), **options)
+        new = RunStart(workflow_id=instance.id, args=thaw(instance.initial), **options)
         return insert_start(new, storage=storage).run_id
 
     def _replace_run(self, chain: UUID, instance: GraphInstance, storage: DjangoStorage) -> UUID:

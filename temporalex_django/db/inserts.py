@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 from itertools import islice
@@ -16,7 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from django.contrib.contenttypes.models import ContentType
-from django.db import DatabaseError, IntegrityError, connections, models, transaction
+from django.db import DatabaseError, IntegrityError, connections, transaction
 
 from temporalex_django.authoring.run_columns import RUN_COLUMNS
 from temporalex_django.conf import codec, get_settings
@@ -51,7 +50,7 @@ from temporalex_django.engine.contracts.dialect import Placeholder
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.external_messages import MessageFingerprint
 from temporalex_django.engine.ids import parse_run_id, run_id_taken_error, token, uuid7
-from temporalex_django.engine.run_start import RunStart
+from temporalex_django.engine.run_start import RunStart, open_already_error
 from temporalex_django.errors import AlreadyRunning, WorkflowNotFound
 from temporalex_django.models import Instance
 
@@ -66,19 +65,6 @@ _MESSAGE = MESSAGES.pick_columns(
 _FROM_CODE: Final = (*sender_columns(None), json_text(None))
 _INSERTED = MESSAGES.pick_columns("id", "created_at")
 _FINGERPRINT = MESSAGES.pick_columns("id", "kind", "name", "body", "sender_key", "sender_name")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewStart(RunStart):
-    """A run that a caller starts.
-
-    ``args``, ``tags``, ``metadata`` and ``snapshot`` are plain JSON data. ``generated`` is True if the id was drawn at
-    random for this start. No other run can have it, so nothing is checked. ``subject`` is the model instance that the
-    run is about, if any.
-    """
-
-    generated: bool = False
-    subject: models.Model | None = None
 
 
 class StartedRun(NamedTuple):
@@ -112,7 +98,7 @@ def copy_forked_columns(run_id: UUID, source_run_id: UUID, *, alias: str) -> Non
     runs.filter(pk=run_id).update(**runs.values(*names).get(pk=source_run_id))
 
 
-def insert_start(start: NewStart, *, ids: StartedRun | None = None, storage: DjangoStorage) -> StartedRun:
+def insert_start(start: RunStart, *, ids: StartedRun | None = None, storage: DjangoStorage) -> StartedRun:
     """Insert a chain that is due when its run begins, and that run; return their ids.
 
     ``ids`` are those that they get; None: new ones.
@@ -160,11 +146,6 @@ def pending_error(start: RunStart) -> AlreadyRunning:
     )
 
 
-def open_already_error(start: RunStart) -> AlreadyRunning:
-    """Return the ``AlreadyRunning`` for a start whose business id an open run has."""
-    return AlreadyRunning(f"{start.workflow} {start.workflow_id!r} is open already: use its handle, or another id")
-
-
 @contextmanager
 def _notification_with_next(queue: str, storage: DjangoStorage) -> Iterator[None]:
     """Send a notification together with the next statement that the block sends."""
@@ -176,7 +157,7 @@ def _notification_with_next(queue: str, storage: DjangoStorage) -> Iterator[None
         take_back()
 
 
-def _insert_with_attributes(start: NewStart, started: StartedRun, storage: DjangoStorage) -> bool:
+def _insert_with_attributes(start: RunStart, started: StartedRun, storage: DjangoStorage) -> bool:
     """Insert chain, run and search attributes; return False if an open run has the business id."""
     if storage.sql.chained_writes:
         insert = _insert_chain_and_run
@@ -233,7 +214,7 @@ def reopen_chain(chain_id: UUID, start: RunStart, *, storage: DjangoStorage) -> 
     return done == 1
 
 
-def subject_columns(start: NewStart, alias: str) -> dict[str, Any]:
+def subject_columns(start: RunStart, alias: str) -> dict[str, Any]:
     """Return the columns of a run that name its subject; empty if it has none."""
     if start.subject is None:
         return {}
@@ -241,7 +222,7 @@ def subject_columns(start: NewStart, alias: str) -> dict[str, Any]:
     return {"subject_type_id": kind.pk, "subject_id": str(start.subject.pk)}
 
 
-def _run_row(start: NewStart, started: StartedRun, alias: str, **when: datetime | None) -> dict[str, Any]:
+def _run_row(start: RunStart, started: StartedRun, alias: str, **when: datetime | None) -> dict[str, Any]:
     """Return the values of the first run by column, without those that are None."""
     subject = subject_columns(start, alias)
     if start.seed is not None:
@@ -254,7 +235,7 @@ def _run_row(start: NewStart, started: StartedRun, alias: str, **when: datetime 
 
 
 def _insert_chain_and_run(
-    start: NewStart, started: StartedRun, storage: DjangoStorage, wide: tuple[str, list[Any]]
+    start: RunStart, started: StartedRun, storage: DjangoStorage, wide: tuple[str, list[Any]]
 ) -> bool:
     """Insert chain and run with one statement; return False if an open run has the business id.
 
@@ -304,7 +285,7 @@ def _insert_chain_and_run(
 
 
 def _insert_separately(
-    start: NewStart, started: StartedRun, storage: DjangoStorage, wide: tuple[str, list[Any]]
+    start: RunStart, started: StartedRun, storage: DjangoStorage, wide: tuple[str, list[Any]]
 ) -> bool:
     """Insert with two statements, for SQLite; return False if an open run has the business id."""
     test, test_parameters = wide
@@ -533,10 +514,10 @@ class _Notification:
 
 T = TypeVar("T")
 #: The number of a start in the call, the start, and the ids of its new rows.
-_Entry = tuple[int, NewStart, StartedRun]
+_Entry = tuple[int, RunStart, StartedRun]
 
 
-def insert_many(starts: Sequence[NewStart], *, storage: DjangoStorage) -> list[StartedRun | AlreadyRunning]:
+def insert_many(starts: Sequence[RunStart], *, storage: DjangoStorage) -> list[StartedRun | AlreadyRunning]:
     """Insert the chains and the first runs of these starts, in the open transaction.
 
     Returns, in the order of the starts, the ids of a run, or the error if an open run has its id. Of two starts with
@@ -562,12 +543,12 @@ def insert_many(starts: Sequence[NewStart], *, storage: DjangoStorage) -> list[S
     return [results[number] for number in range(len(starts))]
 
 
-def _needs_checks(start: NewStart) -> bool:
+def _needs_checks(start: RunStart) -> bool:
     """Return True for an id like a run id, or a class with former names. Only a single insert checks these."""
     return not start.generated and (parse_run_id(start.workflow_id) is not None or len(all_names(start.workflow)) > 1)
 
 
-def _insert_alone(start: NewStart, storage: DjangoStorage) -> StartedRun | AlreadyRunning:
+def _insert_alone(start: RunStart, storage: DjangoStorage) -> StartedRun | AlreadyRunning:
     try:
         return insert_start(start, storage=storage)
     except AlreadyRunning as exc:
@@ -616,7 +597,7 @@ def _existing_chains(chains: Sequence[UUID], storage: DjangoStorage) -> set[UUID
     return {row[0] for row in rows}
 
 
-def _start_row(start: NewStart, ids: StartedRun, now: datetime, alias: str) -> Sequence[Any]:
+def _start_row(start: RunStart, ids: StartedRun, now: datetime, alias: str) -> Sequence[Any]:
     extra = {
         "seed": token() if start.seed is None else start.seed,
         "created_at": now,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import nullcontext
-from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -15,9 +14,10 @@ from temporalex_django.authoring.requests import Throttle
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.human_tasks import add_starter
 from temporalex_django.core.messages.sender import Sender
-from temporalex_django.db.inserts import NewStart, StartedRun, pending_error
+from temporalex_django.db.inserts import StartedRun, pending_error
 from temporalex_django.db.sql_columns import LIMITS
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart, throttled_start
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import Instance
 
@@ -30,7 +30,7 @@ from temporalex_django.models import Instance
 _IS_DEBOUNCED = "length(replace(cast(i.start_limit as text), 'debounce', '')) < length(cast(i.start_limit as text))"
 
 
-def replace_waiting_input(start: NewStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
+def replace_waiting_input(start: RunStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
     """Give the open run that has the id of ``start`` the input and the times of this start, if that run has not begun.
 
     ``sender`` is the person who starts, or None; all who did so count as people who started the run. Returns the ids of
@@ -51,7 +51,7 @@ def replace_waiting_input(start: NewStart, sender: Sender | None, *, storage: Dj
     return ids
 
 
-def _move_begin(start: NewStart, now: datetime, storage: DjangoStorage) -> StartedRun | None:
+def _move_begin(start: RunStart, now: datetime, storage: DjangoStorage) -> StartedRun | None:
     """Set when a debounced run begins, if it has not begun, and return its ids. None: there is no such run."""
     moment = storage.sql.placeholder("timestamptz")
     rows = storage.sql.select(
@@ -70,7 +70,7 @@ def _move_begin(start: NewStart, now: datetime, storage: DjangoStorage) -> Start
     return StartedRun(*rows[0])
 
 
-def write_waiting_run(run_id: UUID, start: NewStart, sender: Sender | None, now: datetime, alias: str) -> None:
+def write_waiting_run(run_id: UUID, start: RunStart, sender: Sender | None, now: datetime, alias: str) -> None:
     """Give the row of a run that has not begun the input, the times and the headers of ``start``.
 
     ``sender`` counts as a person who started the run. The caller has made sure that the run does not begin meanwhile.
@@ -98,7 +98,7 @@ def write_waiting_run(run_id: UUID, start: NewStart, sender: Sender | None, now:
 _LIMIT = LIMITS.pick_columns("name", "starts")
 
 
-def throttle_start(start: NewStart, throttle: Throttle, *, storage: DjangoStorage) -> NewStart:
+def throttle_start(start: RunStart, throttle: Throttle, *, storage: DjangoStorage) -> RunStart:
     """Return the start with the time at which its run may begin under the throttle, and count it.
 
     It locks the row of the key until the open transaction ends, so starts under one key are counted one after the
@@ -117,14 +117,12 @@ def throttle_start(start: NewStart, throttle: Throttle, *, storage: DjangoStorag
             f"{get_settings().START_LOCK_WAIT:g} s; try again when it has"
         ) from exc
     now = storage.now()
-    begin, times = throttle.next_begin(times, now.timestamp())
+    start, times = throttled_start(start, throttle, times, now)
     storage.sql.execute(
         f"update temporalex_limit set starts = {storage.sql.placeholder('jsonb')} where name = %s",
         [json.dumps(times), name],
     )
-    if begin <= now.timestamp():
-        return start
-    return replace(start, start_at=datetime.fromtimestamp(begin, UTC), start_limit=throttle.as_limit())
+    return start
 
 
 def _lock_times(name: str, storage: DjangoStorage) -> list[float]:

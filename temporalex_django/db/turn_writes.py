@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
@@ -41,7 +40,7 @@ from temporalex_django.db.start_statement import SCOPED_CHAIN, SCOPED_CHAIN_INSE
 from temporalex_django.engine.activity_policy import edited_inputs
 from temporalex_django.engine.contracts.dialect import Dialect
 from temporalex_django.engine.contracts.records import NewRun, NewTask, RunState, RunWrite, TaskState
-from temporalex_django.engine.external_messages import PARENT_CLOSED, Delivery, NewChild, NewMessage
+from temporalex_django.engine.external_messages import PARENT_CLOSE_KINDS, PARENT_CLOSED, Delivery, NewChild, NewMessage
 from temporalex_django.engine.ids import RunRef, parse_run_id, resolve_run, run_id_taken_error, uuid7
 from temporalex_django.engine.scheduling import EagerClaim
 from temporalex_django.errors import AmbiguousId, KeyMissing, PayloadError
@@ -243,14 +242,10 @@ class TurnWriter:
         Call it before the rows are deleted. A payload that cannot be read does not keep a run from closing.
         """
         for write in writes:
-            if not write.drops_open_activities and not write.cancels_activities:
+            if not write.loses_activities:
                 continue
             try:
-                inputs = edited_inputs(self._tasks.tasks_of_run(write.run.run_id))
-                if write.cancels_activities:
-                    write.add_cancelled_inputs(inputs)
-                if write.drops_open_activities:
-                    write.add_edited_inputs(inputs)
+                write.add_lost_inputs(edited_inputs(self._tasks.tasks_of_run(write.run.run_id)))
                 if write.is_closed_externally:
                     write.add_unread_results(self._inboxes.inbox([write.run.chain_id])[write.run.chain_id])
             except (KeyMissing, PayloadError) as exc:
@@ -263,7 +258,7 @@ class TurnWriter:
                 )
 
     def _write_chains(self, writes: Sequence[RunWrite]) -> None:
-        rows = [(*_CHAIN.values_of(_chain_state(w)), _awaited_kinds(w)) for w in writes]
+        rows = [(*_CHAIN.values_of(w.next_state()), _awaited_kinds(w)) for w in writes]
         self._sql.write((*_CHAIN.columns, _AWAITED), _CHAIN_UPDATE, rows, key="id")
 
     def _write_tasks(self, writes: Sequence[RunWrite], claimed_commands: Collection[tuple[UUID, int]]) -> None:
@@ -404,32 +399,6 @@ def _has_orm_rows(w: RunWrite) -> bool:
     )
 
 
-def _chain_state(w: RunWrite) -> RunState:
-    """Return the state of the chain's row as it has to be after the turn."""
-    run = w.run
-    # The chain continues with a run that has no history yet. Its time does not go back.
-    if w.next_run is not None:
-        new: dict[str, Any] = {
-            "head_token": None,
-            "length": 0,
-            "activations": 0,
-            "failed_tries": 0,
-            "atomic_due": None,
-            "crashes": 0,
-        }
-        due_at = None if w.mirrored else run.due_at or run.activated_at
-        return replace(run, run_id=w.next_run.run_id, due_at=due_at, closed=False, **new)
-    # A run is forgiven once something was delivered to it and its process lives (decision 22).
-    crashes = 0
-    if not w.delivered:
-        crashes = run.crashes
-    if run.closed and (run.due_at or run.deadline):
-        return replace(run, due_at=None, deadline=None, crashes=crashes)
-    if crashes == run.crashes:
-        return run
-    return replace(run, crashes=crashes)
-
-
 def _awaited_kinds(w: RunWrite) -> int | None:
     """Return one bit each for a message, a timer and a child (``AWAITED_KINDS``). None: no change."""
     if w.run.closed or w.next_run is not None:
@@ -490,6 +459,9 @@ _MESSAGE_INSERT = MESSAGES.insert(
 _OUTGOING = OUTBOX.pick_columns("id", "chain_id", "destination", "kind", "body", "created_at", "due_at")
 _RUN = RUNS.pick_columns("id", "workflow", "version")
 _RUN_COLUMNS = f"c.id, {RUNS.pick_columns('id', 'workflow', 'status').with_alias('i')}, c.closed"
+
+
+_PARENT_CLOSE = "".join(f" when '{policy}' then '{kind}'" for policy, kind in PARENT_CLOSE_KINDS.items())
 
 
 class ExternalRunWriter:
@@ -698,14 +670,14 @@ class ExternalRunWriter:
                 {
                     "chain_id": "c.id",
                     "queue": "c.queue",
-                    "kind": "case i.parent_close when 'request_cancel' then 'cancel' else 'terminate' end",
+                    "kind": f"case i.parent_close{_PARENT_CLOSE} end",
                     "name": "''",
                     "body": "%s",
                     "created_at": now,
                 },
                 f"from {RUNS.name} i join {CHAINS.name} c on c.id = i.chain_id and c.run_id = i.id"
                 f" where i.parent_run_id {test} and i.parent_run_id is not null and not c.closed"
-                " and i.parent_close <> 'abandon'",
+                f" and i.parent_close in ({', '.join(map(repr, PARENT_CLOSE_KINDS))})",
             ),
             [body, *clock, parameter],
         )

@@ -98,6 +98,8 @@ class Delivery(NamedTuple):
 
 #: Payload of the message to a child whose parent closed.
 PARENT_CLOSED: Final = {"reason": "its parent closed"}
+#: The kind of that message by the ``parent_close`` of the child. With another one (abandon) there is no message.
+PARENT_CLOSE_KINDS: Final = {"request_cancel": "cancel", "terminate": "terminate"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

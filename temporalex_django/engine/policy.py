@@ -263,6 +263,8 @@ SCHEDULE_CODE_WAIT = 60.0
 SCHEDULE_RETRY = 60.0
 #: Time that an arguments function of a schedule may take. [tests/integration/operations/test_schedules.py]
 ARGUMENTS_SECONDS = 10.0
+#: Characters of an error that a slot of a schedule keeps. [tests/integration/operations/test_schedules.py]
+SLOT_ERROR_LENGTH = 500
 #: Slots that one step passes over, and the slots of a step that get a row each instead of one for all.
 #: [tests/unit/engine/schedules/test_firing.py]
 PASSED_SLOTS = 10_000

@@ -7,7 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 from temporalex_django.core.messages.sender import Sender
-from temporalex_django.errors import NotAccepting, QueryFailed, RunBlocked, RunPaused, UpdateRejected
+from temporalex_django.errors import NotAccepting, QueryFailed, RunBlocked, RunPaused, UpdateRejected, WorkflowClosed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,38 @@ def waiting_run_error(label: str, *, paused: bool, starts_at: datetime | None, r
     if starts_at is not None:
         return NotAccepting(f"the run has not begun; it starts at {format_start(starts_at)}, so {label} was refused")
     return RunBlocked(f"the run is blocked: {label} was withdrawn", reason=reason)
+
+
+def closed_run_error(run_label: str, status: str, operation: str) -> WorkflowClosed:
+    """Return the error for an ``operation``, such as "signal 'go'", on a run that is closed."""
+    return WorkflowClosed(f"{run_label} is closed ({status}): {operation} refused")
+
+
+def closed_request_error(run_label: str, status: str, request: str) -> WorkflowClosed:
+    """Return the error for a ``request``, such as "update 'go'", to a run that is closed.
+
+    The result of the run is not quoted: who sends a message may not be allowed to see it.
+    """
+    advice = "; it failed, and result() raises the error" if status == "failed" else ""
+    return WorkflowClosed(f"{run_label} is closed: {request} refused{advice}")
+
+
+def paused_request_error(run_label: str, request: str) -> RunPaused:
+    """Return the error for a ``request``, such as "update 'go'", to a run that is paused."""
+    return RunPaused(f"{run_label} is paused: {request} refused; send it again when it is unpaused")
+
+
+def counts_when_closed(status: str | None) -> bool:
+    """Return True if a request that is sent again has an outcome that counts although its run is closed.
+
+    ``status`` is that of its outcome, or None if there is none.
+    """
+    return status in ("completed", "failed")
+
+
+def counts_when_paused(status: str | None) -> bool:
+    """Return True if a request that is sent again to a paused run was not rejected before."""
+    return status != "rejected"
 
 
 def format_start(starts_at: datetime) -> str:

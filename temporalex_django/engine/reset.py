@@ -12,7 +12,7 @@ from uuid import UUID
 
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.activity_options import SEPARATOR, Unique, check_id
-from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.authoring.workflow import Workflow, fork_options
 from temporalex_django.core.failures import error_data, error_line
 from temporalex_django.core.history import events as kinds
 from temporalex_django.core.history.activation import FailedSignal
@@ -28,6 +28,8 @@ from temporalex_django.core.history.prefix import (
     read_prefix,
 )
 from temporalex_django.core.history.replay import try_replay
+from temporalex_django.core.human_tasks import fork_snapshot
+from temporalex_django.core.messages.sender import Sender
 from temporalex_django.core.names import quoted
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.codec import deep_copy
@@ -47,8 +49,15 @@ from temporalex_django.engine.contracts.records import (
 )
 from temporalex_django.engine.contracts.storage import RunStorage
 from temporalex_django.engine.external_messages import NewMessage
-from temporalex_django.engine.operator_overrides import allows_overrides, input_digests, pending_timers, skip_message_id
+from temporalex_django.engine.operator_overrides import (
+    REDELIVER,
+    allows_overrides,
+    input_digests,
+    pending_timers,
+    skip_message_id,
+)
 from temporalex_django.engine.run_closing import close_for_reset
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import ActionNotPossible, ActivityNotFound, InvalidId, PayloadError, WorkflowClosed
 
@@ -61,40 +70,26 @@ from temporalex_django.errors import ActionNotPossible, ActivityNotFound, Invali
 
 #: Later runs of the chain whose messages can be delivered again (see decision 43).
 _MAX_SUCCESSORS = 100
-#: Choices for the messages behind the point.
-REDELIVER, DROP = "again", "drop"
 
 
-def should_redeliver(messages: object) -> bool:
-    """Return True if the option ``messages`` is "again", and False if it is "drop".
-
-    It says whether messages that came after the point of a reset or fork are delivered again. Raises ``PayloadError``
-    for any other value.
-    """
-    if messages not in (REDELIVER, DROP):
-        raise PayloadError(
-            f"messages={messages!r} is not a valid choice: use {REDELIVER!r} (deliver them again) or {DROP!r}"
-        )
-    return messages == REDELIVER
-
-
-def successors(runs: Sequence[tuple[UUID, str]], *, forked: bool) -> list[UUID]:
+def successors(runs: Sequence[tuple[UUID, str]], *, forked: bool, run_label: str) -> list[UUID]:
     """Return the ids of the runs that followed a run by continue-as-new, whose messages a reset delivers again, too.
 
     ``runs`` are the run and those after it in its chain, as pairs of run id and status. Raises ``ActionNotPossible`` if
     one of them was reset, because its messages cannot be told from those that were delivered again. For a fork
-    (``forked``) the runs end there instead. Raises it for too many runs, too. See decision 43.
+    (``forked``) the runs end there instead. Raises it for too many runs, too. ``run_label`` names the run. See decision
+    43.
     """
     last = next((n for n, (_, status) in enumerate(runs) if status != "continued_as_new"), len(runs) - 1)
     if not forked and last < len(runs) - 1:
         raise ActionNotPossible(
-            f"the run {runs[last][0]} has been reset since, so it is not known which messages came later: reset the "
-            f"newest run of the chain, or drop the messages (messages={DROP!r})"
+            f"reset of {run_label} refused: the run {runs[last][0]} has been reset since, so it is not known which "
+            "messages came later: reset the newest run of the chain, or drop the messages (messages='drop')"
         )
     if last > _MAX_SUCCESSORS:
         raise ActionNotPossible(
-            f"the chain has more than {_MAX_SUCCESSORS} later runs: drop their messages (messages={DROP!r}), or "
-            "reset or fork a later run"
+            f"{'fork' if forked else 'reset'} of {run_label} refused: the chain has more than {_MAX_SUCCESSORS} later "
+            "runs: drop their messages (messages='drop'), or reset or fork a later run"
         )
     return [run for run, _ in runs[1 : last + 1]]
 
@@ -256,6 +251,70 @@ def make_plan(
         atomic=atomic,
         search_attributes=_first_search_attributes(events, record),
         unread=_unread_results(events, record),
+    )
+
+
+def plan_of_run(
+    storage: RunStorage,
+    tasks: Iterable[TaskState],
+    run: RunState,
+    record: RunRecord,
+    code: type[Workflow],
+    *,
+    later_runs: Callable[[], Sequence[tuple[UUID, str]]],
+    forks: bool,
+    messages: str = REDELIVER,
+    **options: Any,
+) -> ResetPlan:
+    """Plan a reset, or a fork (``forks``), of the run ``record`` in the chain whose locked state is ``run``.
+
+    ``tasks`` are the activities of the run. ``later_runs()`` returns pairs of run id and status, of the run and those
+    after it in its chain. ``options`` are further arguments of ``make_plan``, which raises the errors.
+    """
+    histories: Iterable[Sequence[HistoryEvent]] = ()
+    # Messages that later runs of the chain have read come again, too (see decision 43).
+    if messages == REDELIVER and record.run_id != run.run_id:
+        label = f"{record.workflow} {record.workflow_id}"
+        later_ids = successors(later_runs(), forked=forks, run_label=label)
+        histories = (storage.histories({run_id: 0})[run_id] for run_id in later_ids)
+    return make_plan(
+        storage.histories({record.run_id: 0})[record.run_id],
+        record,
+        code,
+        redeliver=messages == REDELIVER,
+        successor_histories=histories,
+        tasks=tasks,
+        in_trouble=forks or run.closed or run.failed_tries > 0 or record.run_id != run.run_id,
+        **options,
+    )
+
+
+def start_of_fork(
+    plan: ResetPlan,
+    code: type[Workflow],
+    id: str | None,
+    *,
+    sender: Sender | None,
+    tags: Any,
+    suffix: Callable[[], str],
+) -> RunStart:
+    """Return the values of the run that a fork starts; ``id`` is its business id, or None.
+
+    ``sender`` is the person who forks, and ``tags`` are those of the run whose history is forked. ``suffix`` returns a
+    random text. Raises ``InvalidId``.
+    """
+    record = plan.record
+    return RunStart(
+        workflow_id=fork_id(record.workflow_id, id, code.unique, suffix=suffix),
+        args=record.args,
+        # A copied history replays only under the seed with which it was recorded; the mark behind it sets the new one.
+        # A fork from the start has no history, so it draws its own numbers.
+        seed=record.seed if plan.prefix.activation else plan.seed,
+        snapshot=fork_snapshot(record.snapshot, sender),
+        search_attributes=plan.search_attributes,
+        scheduled_for=record.scheduled_for,
+        headers=record.headers,
+        **fork_options(code, tags=tags or ()),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -11,10 +12,16 @@ from itertools import islice
 from typing import Any, Protocol
 from uuid import UUID
 
+from temporalex_django.authoring.schedules.functions import ARGUMENTS
 from temporalex_django.authoring.schedules.schedule import Overlap
 from temporalex_django.authoring.schedules.slots import Slot, TimeTable, load_zone, render_run_id
+from temporalex_django.core.failures import error_line, exception_name
 from temporalex_django.core.messages.sender import Sender
+from temporalex_django.core.payloads import codec
 from temporalex_django.engine import policy
+from temporalex_django.errors import ActionNotPossible, TemporalexError
+
+logger = logging.getLogger("temporalex_django.engine")
 
 # --- records ----------------------------------------------------------------------------------------------------------
 #
@@ -239,6 +246,25 @@ class SlotFailure:
     code: str
     message: str
 
+    @classmethod
+    def of_error(cls, error: TemporalexError) -> SlotFailure:
+        """Return the failure for an error of a start, or of the end of an earlier run."""
+        return cls(code=error.code, message=str(error)[: policy.SLOT_ERROR_LENGTH])
+
+
+def call_arguments(name: str, at: datetime, *, limit: int = codec.MAX_BYTES) -> Any | SlotFailure:
+    """Call a registered arguments function for the schedule's time ``at``, and return the input of the run.
+
+    The input is plain JSON of at most ``limit`` bytes. If the function raises, a ``SlotFailure`` is returned.
+    """
+    try:
+        return codec.to_plain(ARGUMENTS.find(name)(at), label=f"the input that {name} returned", limit=limit)
+    except TemporalexError as exc:
+        return SlotFailure.of_error(exc)
+    except Exception as exc:  # noqa: BLE001 - whatever the function raises becomes the outcome of the slot
+        logger.error("the arguments function %s failed for the slot %s: %s", name, at.isoformat(), error_line(exc))
+        return SlotFailure(code="arguments", message=f"the arguments function {name}: {exception_name(type(exc))}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningSlot:
@@ -249,6 +275,14 @@ class RunningSlot:
 
     slot: SlotRecord
     closed_as: str | None
+
+
+def require_pause(name: str, *, is_paused: bool, expected: bool) -> None:
+    """Raise ``ActionNotPossible`` if the schedule is paused and should not be, or should be and is not."""
+    if is_paused and not expected:
+        raise ActionNotPossible(f"the schedule {name} is already paused")
+    if expected and not is_paused:
+        raise ActionNotPossible(f"the schedule {name} is not paused")
 
 
 class ScheduleStore(Protocol):

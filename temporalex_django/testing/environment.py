@@ -128,7 +128,7 @@ class Environment(EnvironmentActivities):
             throttle=throttle,
             headers=headers,
         )
-        return self.backend.start(request)
+        return cast("EnvironmentHandle", self.backend.start(request))
 
     def start_many(
         self, workflow: type[Startable], items: Iterable[Any], *, by: Person | None = None
@@ -177,7 +177,7 @@ class Environment(EnvironmentActivities):
             start_before=start_before,
             headers=headers,
         )
-        return self.backend.signal_with_start(request, signal, payload)
+        return cast("EnvironmentHandle", self.backend.signal_with_start(request, signal, payload))
 
     def handle(self, id: str | UUID, *, workflow: type[Startable] | None = None) -> EnvironmentHandle:
         """Return the handle of the run with the run id ``id``, else of the newest chain with that business id.
@@ -185,7 +185,7 @@ class Environment(EnvironmentActivities):
         ``workflow`` restricts the search to one class. Raises ``WorkflowNotFound``, and ``AmbiguousId`` for an id that
         several workflows used.
         """
-        return self.backend.handle(str(id), workflow=workflow)
+        return cast("EnvironmentHandle", self.backend.handle(str(id), workflow=workflow))
 
     def list(
         self, workflow: type[Startable], *, by: Person | None = None, **filters: Any

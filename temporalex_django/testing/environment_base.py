@@ -6,18 +6,18 @@ import asyncio
 import random
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from uuid import UUID
 
 from temporalex_django.authoring.authorization import Person, sender_of
-from temporalex_django.authoring.backend import Backend, FailedMessage
+from temporalex_django.authoring.backend import FailedMessage
 from temporalex_django.authoring.handle import WorkflowHandle
 from temporalex_django.authoring.human_tasks import OpenHumanTask
 from temporalex_django.authoring.requests import RunAddress
-from temporalex_django.authoring.start_api import Result_co, Startable
+from temporalex_django.authoring.start_api import Result_co
 from temporalex_django.authoring.workflow import Workflow, class_for_run, last_definition_number, newest_class
 from temporalex_django.core.failures import failure_summary
 from temporalex_django.core.history.events import Command, HistoryEvent
@@ -33,7 +33,6 @@ from temporalex_django.graph.projection import Projections
 from temporalex_django.testing import plugin_hooks
 
 if TYPE_CHECKING:
-    from temporalex_django.authoring.requests import StartRequest
     from temporalex_django.testing.environment import Environment
     from temporalex_django.testing.schedules import EnvironmentSchedules
 
@@ -46,28 +45,6 @@ CRASH_POINTS = ("before_turn", "after_turn", "before_activity", "after_activity"
 
 class Crash(BaseException):
     """The death of a worker in the middle of a transaction; raising it rolls the transaction back."""
-
-
-class HandleBackend(Backend, Protocol):
-    """The backend of a test environment, as its handles (``EnvironmentHandle``) use it."""
-
-    def start(self, request: StartRequest) -> EnvironmentHandle[Any]: ...
-
-    def signal_with_start(self, request: StartRequest, signal: str, payload: Any) -> EnvironmentHandle[Any]: ...
-
-    def handle(self, id: str, *, workflow: type[Startable] | None = None) -> EnvironmentHandle[Any]: ...
-
-    def list(
-        self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
-    ) -> Iterator[EnvironmentHandle[Any]]: ...
-
-    def send_update(
-        self, address: RunAddress, name: str, args: Any, *, id: str | None, by: Person | None
-    ) -> EnvironmentUpdate:
-        """Send the update ``name`` with ``args`` to a run, and let the environment do the work that is due.
-
-        Returns the update without asking for its response. ``id`` is its message id, or None to generate one.
-        """
 
 
 class RunRow(Protocol):
@@ -109,7 +86,7 @@ class EnvironmentBase(ABC):
     """
 
     clock: datetime
-    backend: HandleBackend
+    backend: Any
     schedules: EnvironmentSchedules
 
     def __init__(self) -> None:
@@ -447,12 +424,16 @@ class EnvironmentUpdate:
         try:
             return self._read(update_result(self._outcome, update_id=self.id, label=self._label))
         except WorkflowClosed as exc:
-            row = self._env.row(self._env.run_ids(self._chain_id)[-1])
-            # A mistake of the definition is first met here; other failures are those of the run alone.
-            is_definition = row.status == "failed" and row.closing.get("type") == WorkflowDefinitionError.__name__
-            if not is_definition or "failed with" in exc.message:
-                raise
-            raise WorkflowClosed(f"{exc.message}: it {failed_text(failure_summary(row.closing))}") from None
+            raise explain_closed(exc, self._env.row(self._env.run_ids(self._chain_id)[-1])) from None
+
+
+def explain_closed(error: WorkflowClosed, row: RunRow) -> WorkflowClosed:
+    """Return the error of a message to a closed run, with the mistake of a definition that is first met here."""
+    # Other failures are those of the run alone.
+    is_definition = row.status == "failed" and row.closing.get("type") == WorkflowDefinitionError.__name__
+    if not is_definition or "failed with" in error.message:
+        return error
+    return WorkflowClosed(f"{error.message}: it {failed_text(failure_summary(row.closing))}")
 
 
 class EnvironmentHandle(WorkflowHandle[Result_co]):
@@ -502,4 +483,4 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
         ``name`` may be the function that handles it. ``id`` is its message id; without one it is generated.
         """
-        return self.env.backend.send_update(self._address, name, args, id=id, by=by)
+        return cast("EnvironmentUpdate", self.env.backend.send_update(self._address, name, args, id=id, by=by))

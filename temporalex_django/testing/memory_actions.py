@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
 from temporalex_django.authoring import activity
-from temporalex_django.authoring.authorization import Person, require_permission, sender_of
+from temporalex_django.authoring.authorization import Person, require_permission, require_start, sender_of
 from temporalex_django.authoring.requests import StartRequest
-from temporalex_django.authoring.schedules.functions import ARGUMENTS
 from temporalex_django.authoring.schedules.schedule import Overlap, Schedule, plain_input
+from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.names import fit_note
-from temporalex_django.core.payloads.codec import check_text, to_plain
-from temporalex_django.engine import operator_overrides
+from temporalex_django.engine import operator_overrides as overrides
+from temporalex_django.engine import reset as apply
 from temporalex_django.engine.activity_policy import is_due
 from temporalex_django.engine.blocked import retry_immediately
-from temporalex_django.engine.contracts.records import RunState, TaskResult, TaskState
+from temporalex_django.engine.operator_overrides import (
+    OPERATOR_RULES,
+    Condition,
+    OperatorRule,
+    check_input,
+)
+from temporalex_django.engine.reset import ResetPlan, plan_of_run, start_of_fork
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.schedules import (
     RunningSlot,
     ScheduleFirer,
@@ -30,174 +37,215 @@ from temporalex_django.engine.schedules import (
     SlotOutcome,
     SlotRecord,
     SlotStart,
+    call_arguments,
+    require_pause,
 )
-from temporalex_django.errors import ActionNotPossible, ScheduleNotFound, TemporalexError, WorkflowClosed
+from temporalex_django.errors import ScheduleNotFound, TemporalexError, WorkflowClosed, WorkflowNotFound
+from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.testing.activities import EnvironmentSource
+from temporalex_django.testing.environment_base import EnvironmentHandle
 from temporalex_django.testing.schedules import EnvironmentSchedules
 
 if TYPE_CHECKING:
     from temporalex_django.testing.memory_backend import MemoryBackend, WorkflowEnvironment
+    from temporalex_django.testing.memory_run_reads import MemoryRunReads
 
 
 # --- memory actions ---------------------------------------------------------------------------------------------------
 #
-# Operations on runs in memory, such as pause and retry: the package ``operations`` without Django.
-
-
-#: Permissions by operation, where it is not ``retry_activity``.
-_PERMISSIONS = {
-    **dict.fromkeys(("pause", "unpause", "try_again"), "pause_instance"),
-    **dict.fromkeys(("redeliver", "discard"), "redeliver_message"),
-    **{name: name for name in ("complete_activity", "fail_activity")},
-    "delete": "delete_instance",
-}
-_PAYLOAD_ACTIONS = ("complete_activity", "fail_activity")
-#: Operations that are possible on a closed run.
-_CLOSED_RUN_ACTIONS = ("delete", "discard")
+# Operations of people on runs in memory, such as pause and retry: the package ``operations`` without Django.
 
 
 class MemoryOperator:
-    """The operations on the runs of one chain, in the name of one user (or of code, if ``by`` is None).
+    """The operations of people on a run in memory, in the name of one user (or of code, if ``by`` is None).
 
     Each method performs the operation of that name, and raises its errors. Call ``execute`` with the name instead of
-    the method: it checks the permissions and the state of the run first.
+    the method: it checks the inputs, the permissions and the state of the run first, in this order.
     """
 
-    def __init__(self, env: WorkflowEnvironment, chain_id: UUID, by: Person | None) -> None:
-        self.env, self.storage = env, env.storage
-        self.chain_id = chain_id
-        self.person = by
-        self.sender = sender_of(by)
+    def __init__(self, run: MemoryRunReads, by: Person | None) -> None:
+        self.run, self.env, self.storage = run, run.env, run.env.storage
+        self.person, self.sender = by, sender_of(by)
 
-    def execute(self, name: str, *, reason: str = "", **options: Any) -> None:
-        """Perform the operation ``name``, such as "pause", after a check of the user's permissions and the run's state.
+    def execute(self, name: str, *, reason: str = "", seq: int | None = None, **inputs: Any) -> Any:
+        """Perform the operation ``name``, such as "pause", and return its result.
 
-        ``reason`` is a text for the history. ``options`` are the further inputs of the operation, such as ``seq``.
+        ``reason`` is a text for the history. ``seq`` is the number of the activity or timer, and ``inputs`` are the
+        further inputs of the operation.
         """
-        # These are the permissions that the actions of the database check, so a test finds one that is missing.
-        permissions = [_PERMISSIONS.get(name, "retry_activity")]
-        permissions += ["edit_activity_input"] if "input" in options else []
-        permissions += ["view_payload"] if "input" in options or name in _PAYLOAD_ACTIONS else []
-        for permission in permissions:
-            require_permission(self.person, permission, action=f"call {name}")
-        self.name = name
-        self.reason = fit_note(reason, label="the reason")
-        run = self.storage.lock_run(self.chain_id, wait=0)
-        assert run is not None
-        if run.closed and name not in _CLOSED_RUN_ACTIONS:
-            raise WorkflowClosed(self._refusal_text("the run is already closed"))
+        rule = OPERATOR_RULES[name]
+        self.name, self.reason, self.seq = name, fit_note(reason, label="the reason"), seq
+        values = {key: check_input(key, value, kind=rule.inputs[key]) for key, value in inputs.items()}
+        require_permission(self.person, rule.permission, action=f"{name} runs")
+        for permission in rule.further_permissions(values):
+            require_permission(self.person, permission, action=f"{permission} runs")
+        if name == "fork":
+            require_start(self.person, self.run.newest_class)
         with self.storage.transaction():
-            getattr(self, name)(run, **options)
+            state = self.storage.lock_run(self.run.chain_id, wait=0)
+            assert state is not None
+            self.state = state
+            if seq is not None and state.run_id != self.run.selected_run_id:
+                self._refuse(overrides.EARLIER_RUN)
+            self._require(rule.run, self.run.newest_run)
+            if rule.task is not None:
+                self._require_task(rule, values)
+            result = getattr(self, name)(**values)
+        if name == "reset":
+            self.env.evict_run(self.state.run_id)
+        else:
+            self.env.work()
+        return result
 
-    def pause(self, run: RunState) -> None:
-        if run.paused:
-            self._refuse("the run is already paused")
-        self.storage.write(
-            [operator_overrides.pause_run(run, reason=self.reason, sender=self.sender, now=self.env.clock)]
-        )
+    def _require(self, conditions: Sequence[Condition] | None, subject: object) -> None:
+        """Raise the error of the first condition that the run or the activity does not meet."""
+        if (reason := overrides.why_not(conditions, subject)) is not None:
+            status = self.run.newest_run.status
+            text = reason.format(status=status.replace("_", " ").capitalize())
+            self._refuse(text, closed=status in CLOSED_STATUSES)
 
-    def unpause(self, run: RunState) -> None:
-        if not run.paused:
-            self._refuse("the run is not paused")
-        blocked = self.storage.block_reason(run.run_id)
-        self.storage.write([operator_overrides.unpause_run(run, blocked=blocked, now=self.env.clock)])
-
-    def try_again(self, run: RunState) -> None:
-        if self.storage.block_reason(run.run_id) is None:
-            self._refuse("the run is not blocked")
-        if run.paused:
-            self._refuse("the run is paused: unpause it first")
-        if is_due(run.due_at, self.env.clock):
-            self._refuse("it is already due: the next worker that polls its queue retries it")
-        self.storage.write([retry_immediately(run, now=self.env.clock)])
-
-    def retry_activity(self, run: RunState, *, seq: int, **options: Any) -> None:
-        task = self._find_task(run, seq, manual_only="input" in options)
-        if task.owner is not None:
-            self._refuse("an attempt is running now")
-        # The second part of the fence is the number of attempts.
-        if not task.fence[1]:
-            self._refuse("it has not been attempted yet")
-        if "input" in options:
-            edited_input = to_plain(options["input"], label="the input 'input'")
-            task = operator_overrides.with_edited_input(
-                task, *activity.find(task.activity).parse_edited_input(edited_input, task.args), sender=self.sender
-            )
-            self.storage.edit_task(task)
-        self._finish_task(operator_overrides.immediate_retry(task, now=self.env.clock))
-
-    def complete_activity(self, run: RunState, *, seq: int, result: Any) -> None:
-        task = self._find_task(run, seq)
-        plain_result = to_plain(result, label="the input 'result'")
-        value = activity.find(task.activity).encode_manual_result(
-            plain_result, task.args, EnvironmentSource(self.env, task)
-        )
-        self._finish_task(operator_overrides.operator_completion(task, value, sender=self.sender))
-
-    def fail_activity(self, run: RunState, *, seq: int, message: str, type: str) -> None:
-        message, kind = check_text(message, label="the input 'message'"), check_text(type, label="the input 'type'")
-        self._finish_task(
-            operator_overrides.operator_failure(
-                self._find_task(run, seq), type=kind, message=message, sender=self.sender
-            )
-        )
-
-    def skip_timer(self, run: RunState, *, seq: int) -> None:
-        timers = operator_overrides.pending_timers((e.kind, e.attributes) for e in self.storage.runs[run.run_id].events)
-        if seq not in timers:
-            self._refuse(operator_overrides.absent_timer_text(timers))
-        if self.storage.has_message(self.chain_id, operator_overrides.skip_message_id(run.run_id, seq)):
-            self._refuse("somebody has already fired it")
-        self.storage.write([operator_overrides.skip_timer(run, seq, sender=self.sender)])
-
-    def redeliver(self, run: RunState, *, message: str | None = None) -> None:
-        for failed in self._failed_message_ids(message):
-            self.storage.redeliver(run.chain_id, failed)
-
-    def discard(self, run: RunState, *, message: str | None = None) -> None:
-        for failed in self._failed_message_ids(message):
-            self.storage.discard(run.chain_id, failed)
-
-    def _failed_message_ids(self, message: str | None) -> list[str]:
-        """Return the ids of the failed messages to act on: only ``message``, or all if it is None."""
-        ids = [str(stored_message.message.message_id) for stored_message in self.storage.failed_messages(self.chain_id)]
-        if not ids:
-            self._refuse("the run has no failed message")
-        if message is not None and message not in ids:
-            self._refuse(f"the run has no failed message with the id {message}")
-        return ids if message is None else [message]
-
-    def delete(self, run: RunState) -> None:
-        if not run.closed:
-            self._refuse("the run is open: cancel or terminate it first")
-        self.storage.delete_chain(self.chain_id)
-
-    def _find_task(self, run: RunState, seq: int, *, manual_only: bool = True) -> TaskState:
-        """Return the open activity with the command number ``seq``. Raises ``ActionNotPossible``.
-
-        With ``manual_only``, its code must allow that people complete or change it by hand.
-        """
-        task = self.storage.find_task(run.run_id, seq)
+    def _require_task(self, rule: OperatorRule, values: Mapping[str, Any]) -> None:
+        """Find the activity, and raise ``ActionNotPossible`` unless the operation is possible for it."""
+        assert self.seq is not None
+        task = self.storage.find_task(self.state.run_id, self.seq)
         if task is None:
-            self._refuse("no activity with that number is open: it has ended, or was cancelled")
-        if manual_only and not operator_overrides.allows_overrides(task.options):
-            self._refuse("the code of the activity does not allow operators to do this (by_hand=False)")
-        return task
+            self._refuse(overrides.NO_SUCH_ACTIVITY)
+        # The second part of the fence is the number of attempts.
+        self._require(rule.task, replace(task, attempt=task.fence[1]))
+        if not overrides.allows_overrides(task.options) and rule.further_permissions(values):
+            self._refuse(overrides.NOT_BY_HAND)
+        self._task = task
 
-    def _finish_task(self, result: TaskResult) -> None:
-        self.storage.finish_tasks([result])
+    def _refuse(self, reason: str, *, closed: bool = False) -> NoReturn:
+        raise overrides.refusal_error(self.name, self.run.label, reason, closed=closed)
 
-    def _refuse(self, reason: str) -> NoReturn:
-        """Raise ``ActionNotPossible`` with the reason."""
-        raise ActionNotPossible(self._refusal_text(reason))
+    # -- the run -------------------------------------------------------------------------------------------------------
 
-    def _refusal_text(self, reason: str) -> str:
-        record = self.storage.current_run(self.chain_id).facts
-        return f"{self.name} of {record.workflow} {record.workflow_id} refused: {reason}"
+    def cancel(self) -> None:
+        if self.run.newest_class.cancels_at_once or self.run.future_start(self.run.newest_run) is not None:
+            self.env._close_run(self.state, "cancelled", self.reason)  # noqa: SLF001 - of the same package
+        else:
+            self.storage.send(self.state.chain_id, "cancel", "", {"reason": self.reason})
 
+    def terminate(self) -> None:
+        self.env._close_run(self.state, "terminated", self.reason)  # noqa: SLF001 - of the same package
 
-#: The operations that a ``MemoryOperator`` performs: its methods.
-OPERATIONS = frozenset(name for name in vars(MemoryOperator) if not name.startswith("_")) - {"execute"}
+    def delete(self) -> None:
+        self.storage.delete_chain(self.state.chain_id)
+
+    def pause(self) -> None:
+        self.storage.write(
+            [overrides.pause_run(self.state, reason=self.reason, sender=self.sender, now=self.env.clock)]
+        )
+
+    def unpause(self) -> None:
+        blocked = self.storage.block_reason(self.state.run_id)
+        self.storage.write([overrides.unpause_run(self.state, blocked=blocked, now=self.env.clock)])
+
+    def try_again(self) -> None:
+        if is_due(self.state.due_at, self.env.clock):
+            self._refuse(overrides.ALREADY_DUE)
+        self.storage.write([retry_immediately(self.state, now=self.env.clock)])
+
+    def skip_timer(self) -> None:
+        assert self.seq is not None
+        events = self.storage.runs[self.state.run_id].events
+        timers = overrides.pending_timers((event.kind, event.attributes) for event in events)
+        if self.seq not in timers:
+            self._refuse(overrides.absent_timer_text(timers))
+        if self.storage.has_message(self.state.chain_id, overrides.skip_message_id(self.state.run_id, self.seq)):
+            self._refuse(overrides.ALREADY_FIRED)
+        self.storage.write([overrides.skip_timer(self.state, self.seq, sender=self.sender)])
+
+    # -- activities ----------------------------------------------------------------------------------------------------
+
+    def retry_activity(self, **values: Any) -> None:
+        task = self._task
+        if "input" in values:
+            call = activity.find(task.activity).parse_edited_input(values["input"], task.args)
+            task = overrides.with_edited_input(task, *call, sender=self.sender)
+            self.storage.edit_task(task)
+        self.storage.finish_tasks([overrides.immediate_retry(task, now=self.env.clock)])
+
+    def complete_activity(self, result: Any) -> None:
+        task = self._task
+        source = EnvironmentSource(self.env, task)
+        value = activity.find(task.activity).encode_manual_result(result, task.args, source)
+        self.storage.finish_tasks([overrides.operator_completion(task, value, sender=self.sender)])
+
+    def fail_activity(self, message: str, type: str) -> None:
+        failure = overrides.operator_failure(self._task, type=type, message=message, sender=self.sender)
+        self.storage.finish_tasks([failure])
+
+    # -- failed messages -----------------------------------------------------------------------------------------------
+
+    def redeliver(self, message: str | None = None) -> None:
+        self._handle_failed(message, self.storage.redeliver)
+
+    def discard(self, message: str | None = None) -> None:
+        self._handle_failed(message, self.storage.discard)
+
+    def _handle_failed(self, message: str | None, handle: Callable[[UUID, str], bool]) -> None:
+        """Call ``handle`` for the failed message with the id ``message``, or for all failed messages if it is None."""
+        chain_id = self.run.chain_id
+        ids = [str(failed.message.message_id) for failed in self.storage.failed_messages(chain_id)]
+        if not ids:
+            self._refuse(overrides.NO_FAILED_MESSAGE, closed=self.run.newest_run.status in CLOSED_STATUSES)
+        for message_id in [message] if message else ids:
+            if not handle(chain_id, message_id):
+                self._refuse(overrides.NO_SUCH_FAILED_MESSAGE.format(id=message_id))
+
+    # -- the history ---------------------------------------------------------------------------------------------------
+
+    def reset(self, **values: Any) -> str:
+        storage = self.storage
+        plan, code = self._plan(forks=False, **values)
+        if plan.record.expires_at is not None and plan.record.expires_at <= self.env.clock:
+            self._refuse(overrides.CHAIN_EXPIRED)
+        start = RunStart(workflow_id=plan.record.workflow_id, args=None, **start_options(code))
+        if self.state.closed and not storage.reopen(self.state.chain_id, start):
+            self._refuse(overrides.ID_TAKEN)
+        new_run_id = storage.new_run_id()
+        apply.reset(storage, self.state, plan, run_id=new_run_id)
+        return str(new_run_id)
+
+    def fork(self, id: str | None = None, **values: Any) -> EnvironmentHandle[Any]:
+        env, storage = self.env, self.storage
+        plan, code = self._plan(forks=True, **values)
+        tags = env.row(plan.record.run_id).column("tags")
+        start = start_of_fork(plan, code, id, sender=self.sender, tags=tags, suffix=env.random_suffix)
+        chain_id = storage.start(start)
+        # The row is written again below, with the history that the fork starts from: claim it as a turn would.
+        new_state = storage.claim(limit=1, queues=(), chains=[chain_id])[0]
+        source, workflow_id = self.state.chain_id, start.workflow_id
+        apply.fork(storage, new_state, plan, source_chain=source, id=workflow_id, snapshot=start.snapshot)
+        env.remember_class(chain_id, code)
+        return EnvironmentHandle(env, workflow_id, chain_id)
+
+    def _plan(
+        self, *, forks: bool, edited: Any = None, to: int | None = None, **values: Any
+    ) -> tuple[ResetPlan, type[Workflow]]:
+        """Return the plan of a reset or a fork of the selected run, and the class of the new run."""
+        env, storage = self.env, self.storage
+        record, runs = self.run.selected_run.facts, env.run_ids(self.state.chain_id)
+        code = env.class_of(self.state.chain_id, record.workflow, record.version)
+        plan = plan_of_run(
+            storage,
+            storage.tasks_of_run(record.run_id),
+            self.state,
+            record,
+            code,
+            later_runs=lambda: [(run, env.row(run).status) for run in runs[runs.index(record.run_id) :]],
+            forks=forks,
+            to=to,
+            edited_inputs=edited,
+            editable=not issubclass(code, GraphWorkflow),
+            seed=env.new_seed(),
+            limit=None,
+            atomic=False,
+            **values,
+        )
+        return plan, code
 
 
 # --- memory schedules -------------------------------------------------------------------------------------------------
@@ -207,6 +255,8 @@ OPERATIONS = frozenset(name for name in vars(MemoryOperator) if not name.startsw
 
 #: Values that a schedule keeps when it is added again.
 _KEPT = ("fires", "failures", "waiting", "paused")
+#: Values that it takes from its declaration.
+_DECLARED = ("name", "table", "workflow_id", "overlap", "catch_up", "jitter", "max_fires", "pause_after")
 
 
 class MemorySchedules(EnvironmentSchedules):
@@ -221,25 +271,16 @@ class MemorySchedules(EnvironmentSchedules):
 
     def add(self, schedule: Schedule) -> None:
         schedule.check(self._env.clock)
-        function, args = schedule.arguments_function_name or "", None
-        if not function:
-            args = plain_input(schedule.workflow, schedule.args)
-        assert isinstance(schedule.catch_up, timedelta)
+        function = schedule.arguments_function_name or ""
         self.workflows[schedule.workflow.name] = schedule.workflow
+        declared: dict[str, Any] = {name: getattr(schedule, name) for name in _DECLARED}
         state = ScheduleState(
             id=len(self._stores),
-            name=schedule.name,
             workflow=schedule.workflow.name,
-            table=schedule.table,
-            args=args,
+            args=None if function else plain_input(schedule.workflow, schedule.args),
             arguments_function=function,
-            workflow_id=schedule.workflow_id,
-            overlap=schedule.overlap,
-            catch_up=schedule.catch_up,
-            jitter=schedule.jitter,  # type: ignore[arg-type] # a timedelta after its checks
-            max_fires=schedule.max_fires,
-            pause_after=schedule.pause_after,
             position=self._env.clock,
+            **declared,
         )
         previous, slots = self._stores.get(schedule.name), dict[datetime, SlotRecord]()
         if previous is not None:
@@ -265,14 +306,12 @@ class MemorySchedules(EnvironmentSchedules):
 
     def pause(self, name: str, *, reason: str = "") -> None:
         store = self._find(name)
-        if store.state.paused is not None:
-            raise ActionNotPossible(f"the schedule {name} is already paused")
+        require_pause(name, is_paused=store.state.paused is not None, expected=False)
         store.state = store.state.changed(paused=SchedulePause(since=self._env.clock, reason=reason))
 
     def unpause(self, name: str) -> None:
         store = self._find(name)
-        if store.state.paused is None:
-            raise ActionNotPossible(f"the schedule {name} is not paused")
+        require_pause(name, is_paused=store.state.paused is not None, expected=True)
         store.state = store.state.changed(paused=None, failures=0)
         self._env.work()
 
@@ -368,14 +407,10 @@ class _MemoryScheduleStore:
     def check_start(self, schedule: ScheduleState, at: datetime) -> SlotFailure | None:
         if not schedule.arguments_function or at in self._arguments:
             return None
-        try:
-            self._arguments[at] = ARGUMENTS.find(schedule.arguments_function)(schedule.local_time(at))
-        except TemporalexError as exc:
-            return SlotFailure(code=exc.code, message=str(exc))
-        except Exception as exc:  # noqa: BLE001 - whatever the function raises becomes the outcome of the slot
-            return SlotFailure(
-                code="arguments", message=f"the arguments function {schedule.arguments_function}: {type(exc).__name__}"
-            )
+        arguments = call_arguments(schedule.arguments_function, schedule.local_time(at))
+        if isinstance(arguments, SlotFailure):
+            return arguments
+        self._arguments[at] = arguments
         return None
 
     def start(self, schedule: ScheduleState, slot: SlotRecord) -> SlotStart | SlotFailure:
@@ -392,19 +427,18 @@ class _MemoryScheduleStore:
             )
             chain_id = self._backend.insert_run(request).chain_id
         except TemporalexError as exc:
-            return SlotFailure(code=exc.code, message=str(exc))
+            return SlotFailure.of_error(exc)
         return SlotStart(chain_id=chain_id, run_id=env.run_ids(chain_id)[-1], workflow_id=request.id or "")
 
     def stop_run(self, schedule: ScheduleState, slot: SlotRecord, *, terminate: bool) -> SlotFailure | None:
         handle = self._env.handle(str(slot.run_id))
         reason = f"the schedule {schedule.name} starts its next run"
         try:
-            if terminate:
-                handle.terminate(reason=reason)
-            else:
-                handle.cancel(reason=reason)
+            (handle.terminate if terminate else handle.cancel)(reason=reason)
+        except (WorkflowClosed, WorkflowNotFound):
+            return None  # it has ended meanwhile, which is all that was wanted
         except TemporalexError as exc:
-            return SlotFailure(code=exc.code, message=str(exc))
+            return SlotFailure.of_error(exc)
         return None
 
     def save(self, schedule: ScheduleState) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, cast
 from uuid import UUID, uuid4
@@ -14,7 +14,6 @@ from temporalex_django.authoring.authorization import (
     APP,
     Person,
     check_person,
-    matches_candidate,
     require_operation,
     require_start,
     sender_key,
@@ -26,8 +25,12 @@ from temporalex_django.authoring.handle import WorkflowHandle
 from temporalex_django.authoring.human_tasks import (
     base_key,
     clean_form_data,
+    matching_candidate,
+    require_candidacy,
     require_outcome,
+    require_user,
     select_task,
+    task_label,
 )
 from temporalex_django.authoring.requests import (
     REPLACED,
@@ -39,45 +42,42 @@ from temporalex_django.authoring.requests import (
 )
 from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import (
-    Workflow,
-    fork_options,
-    input_or_default,
     require_signal,
-    start_options,
 )
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history.events import CLOSED_STATUSES
-from temporalex_django.core.human_tasks import fork_snapshot
 from temporalex_django.core.messages.sender import Headers, check_headers
 from temporalex_django.core.names import all_names, check_message_id, check_name, check_wait, fit_note
 from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.round_trip import require_readable, warn_lossy_value
-from temporalex_django.engine import reset as apply
+from temporalex_django.core.process import REQUEST
 from temporalex_django.engine import run_closing
 from temporalex_django.engine.activity_policy import update_result
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import parse_run_id
 from temporalex_django.engine.memory.storage import MemoryRunStorage
-from temporalex_django.engine.reset import REDELIVER, ResetPlan, fork_id, make_plan, should_redeliver, successors
-from temporalex_django.engine.run_start import RunStart
+from temporalex_django.engine.operator_overrides import OPERATOR_RULES
+from temporalex_django.engine.refusals import (
+    closed_request_error,
+    closed_run_error,
+    counts_when_closed,
+    counts_when_paused,
+    paused_request_error,
+)
+from temporalex_django.engine.run_start import RunStart, start_of_request, throttled_start
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import (
-    ActionNotPermitted,
-    ActionNotPossible,
     AlreadyRunning,
     NotConfigured,
-    WorkflowClosed,
     WorkflowNotFound,
 )
 from temporalex_django.graph import instance
 from temporalex_django.graph.durable_run import resume_request
-from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.interceptors import ClientCall
 from temporalex_django.interceptors.chain import around, chain
 from temporalex_django.testing.engine_environment import EngineEnvironment
-from temporalex_django.testing.environment_base import EPOCH, EnvironmentHandle, EnvironmentUpdate
-from temporalex_django.testing.memory_actions import OPERATIONS, MemoryOperator, MemorySchedules
-from temporalex_django.testing.memory_run_reads import MemoryReads, MemoryRunReads, require_operation_permitted
+from temporalex_django.testing.environment_base import EPOCH, EnvironmentHandle, EnvironmentUpdate, explain_closed
+from temporalex_django.testing.memory_actions import MemoryOperator, MemorySchedules
+from temporalex_django.testing.memory_run_reads import MemoryReads, MemoryRunReads
 
 T = TypeVar("T")
 
@@ -102,8 +102,9 @@ class MemoryBackend:
 
     def insert_run(self, request: StartRequest) -> EnvironmentHandle[Any]:
         """Insert the run that the request describes, which does no work yet, and return its handle."""
-        with start_call(request) as intercepted:
-            return self._insert_run(intercepted)
+        workflow, workflow_id = request.workflow.name, request.id
+        with client_call("start", request.headers, workflow=workflow, workflow_id=workflow_id) as headers:
+            return self._insert_run(replace(request, headers=headers))
 
     def _insert_run(self, request: StartRequest) -> EnvironmentHandle[Any]:
         env, workflow = self._env, request.workflow
@@ -112,10 +113,19 @@ class MemoryBackend:
             workflow_id = env.generate_id(workflow)
         else:
             workflow_id = request.business_id(suffix=env.random_suffix)
-        run_start = build_start(request, workflow_id=workflow_id, seed=env.new_seed())
-        chain_id, outcome = start_by_policy(
-            env.storage, request, run_start, terminate=lambda chain, reason: env.close(chain, "terminated", reason)
+        if request.subject is not None:
+            raise NotConfigured(
+                f"runs in memory have no subject, so {workflow.name} cannot have one: use DjangoEnvironment"
+            )
+        run_start = start_of_request(
+            request,
+            workflow_id=workflow_id,
+            seed=env.new_seed(),
+            by=request.by,
+            make_snapshot=instance.start_snapshot,
+            headers=request.headers,
         )
+        chain_id, outcome = start_by_policy(env, request, run_start)
         if outcome != "existing":
             env.remember_class(chain_id, workflow)
         handle: EnvironmentHandle[Any] = EnvironmentHandle(env, workflow_id, chain_id)
@@ -183,8 +193,7 @@ class MemoryBackend:
     def list(
         self, workflow: type[Startable], filters: dict[str, Any], *, by: Person | None = None
     ) -> Iterator[EnvironmentHandle[Any]]:
-        if (user := check_person(by)) is not None:
-            require_operation_permitted(user, "view")
+        require_operation(by, "view", action="view")
         listed_runs = self._env.list_runs({"workflow": workflow.name, **filters})
         return (EnvironmentHandle(self._env, workflow_id, chain_id) for workflow_id, chain_id in listed_runs)
 
@@ -205,19 +214,27 @@ class MemoryBackend:
         return cast("T", read_answer(code, request, answer, may_be_redacted=may_be_redacted))
 
     def _perform_intercepted(self, address: RunAddress, request: RunRequest[T]) -> T:
-        with request_call(self._env, address, request) as (intercepted, headers):
-            return cast("T", self._perform(address, intercepted, headers))
+        inputs, runs = request.inputs, () if address.chain_id is None else self._env.run_ids(address.chain_id)
+        if request.operation in _READS or not chain.client_call:
+            return self._perform(address, request, None)
+        with client_call(
+            request.operation,
+            inputs.get("headers"),
+            workflow=self._env.row(runs[-1]).facts.workflow if runs else None,
+            workflow_id=address.id,
+            run_id=str(address.run_id or runs[-1]) if runs else None,
+            message=inputs.get("signal") or inputs.get("update") or inputs.get("query"),
+        ) as headers:
+            if request.operation in ("signal", "update"):
+                request = replace(request, inputs={**inputs, "headers": headers})
+            return self._perform(address, request, headers)
 
     def _perform(self, address: RunAddress, request: RunRequest[T], headers: Headers | None) -> T:
         run = self._run(address)
         run.call_headers = headers
-        if request.operation in OPERATIONS:
-            assert address.chain_id is not None
-            MemoryOperator(self._env, address.chain_id, check_person(request.by)).execute(
-                request.operation, **request.inputs
-            )
-            self._env.work()
-            return cast("T", None)
+        if request.operation in OPERATOR_RULES:
+            operator = MemoryOperator(run, check_person(request.by))
+            return cast("T", operator.execute(request.operation, **request.inputs))
         return cast("T", getattr(run, request.operation)(by=request.by, **request.inputs))
 
     async def aperform(self, address: RunAddress, request: RunRequest[T]) -> T:
@@ -245,8 +262,6 @@ class MemoryRunOperations(MemoryRunReads):
     #: Headers of the call that interceptors have added, for a message that takes none from the caller.
     call_headers: Headers | None = None
 
-    # -- messages ------------------------------------------------------------------------------------------------------
-
     def send(
         self,
         kind: str,
@@ -259,18 +274,18 @@ class MemoryRunOperations(MemoryRunReads):
     ) -> int:
         """Put a message into the inbox and let the environment work. Return the number of the message.
 
-        ``kind`` is the kind of message: signal, update, resume or cancel. ``body`` is its payload, and ``request_id``
-        its message id.
+        ``kind`` is the kind of message: signal, update or resume. ``body`` is its payload, and ``request_id`` its
+        message id.
         """
-        env = self._env
+        env = self.env
         plain = codec.to_plain(body, label=f"the payload of {kind} {name!r}")
         if kind in ("signal", "update"):
-            code = self._code(self._newest_run.facts)
+            code = self._code(self.newest_run.facts)
             if kind == "signal":
                 require_signal(code, name)
             check_payload(code, "signal" if kind == "signal" else "update", name, body, plain, aloud=False)
         number: int = env.storage.send(
-            *(self._chain_id, kind, name, plain),
+            *(self.chain_id, kind, name, plain),
             message_id=request_id,
             sender=env.remember_person(by),
             headers=check_headers(headers, label=f"{kind} {name!r}"),
@@ -289,10 +304,15 @@ class MemoryRunOperations(MemoryRunReads):
         if id is None:
             self._require_open(label)
         request_id = None if id is None else check_message_id(id, label="signal")
-        outcome = self._env.outcome(self.send("signal", signal, payload, request_id, by=by, headers=headers))
+        outcome = self.env.outcome(self.send("signal", signal, payload, request_id, by=by, headers=headers))
         # The run may have closed in the activation that the signal caused.
         if outcome is not None and outcome.status == "undelivered":
             self._require_open(label)
+
+    def _require_open(self, label: str) -> None:
+        """Raise ``WorkflowClosed`` if the newest run is closed; ``label`` says in the error what was refused."""
+        if (status := self.newest_run.status) in CLOSED_STATUSES:
+            raise closed_run_error(self.label, status, label)
 
     def update(
         self,
@@ -306,7 +326,21 @@ class MemoryRunOperations(MemoryRunReads):
         headers: Mapping[str, str] | None = None,
     ) -> Any:
         check_wait(timeout, mode)
+        check_name(update, label="update")
+        self._require_taking("update", update, id)
         return self.send_update(update, args, id=id, by=by, headers=headers).result()
+
+    def _require_taking(self, kind: str, name: str, message_id: str | None) -> None:
+        """Raise ``WorkflowClosed`` or ``RunPaused`` if the run takes no request, and has not taken this one before."""
+        row, is_known, outcome = self.newest_run, False, None
+        if message_id is not None:
+            is_known = self.env.storage.has_message(self.chain_id, message_id)
+            outcome = self.env.update_outcome(self.chain_id, message_id)
+        status = None if outcome is None else outcome.status
+        if row.status in CLOSED_STATUSES and not (is_known and counts_when_closed(status)):
+            raise explain_closed(closed_request_error(self.label, row.status, f"{kind} {name!r}"), row)
+        if row.paused is not None and not (is_known and counts_when_paused(status)):
+            raise paused_request_error(self.label, f"{kind} {name!r}")
 
     def send_update(
         self,
@@ -326,15 +360,15 @@ class MemoryRunOperations(MemoryRunReads):
         check_name(name, label="update")
         update_id = str(uuid4()) if id is None else check_message_id(id, label="update")
         number = self.send("update", name, args, update_id, by=by, headers=headers)
-        return EnvironmentUpdate(self._env, self._chain_id, number, update_id, f"update {name!r} of {self._id}", read)
+        label = f"update {name!r} of {self._address.id}"
+        return EnvironmentUpdate(self.env, self.chain_id, number, update_id, label, read)
 
     def resume(self, *, event: str, step: Any, data: Any, timeout: float | None, by: Person | str | None) -> None:
         check_wait(timeout)
         user, name = split_decider(by)
-        self._require_open(f"resume({event!r})")
         sender_name = str(user) if user is not None else name
         request = resume_request(event, step=step, data=data, by=sender_name, key=sender_key(user))
-        self._send_decision(event, request, label=f"resume({event!r}) of {self._id}", by=user)
+        self._request(event, request, label=f"resume({event!r}) of {self.label}", by=user)
 
     def decide(
         self, *, outcome: str, task: str | None, data: Any, comment: str, timeout: float | None, by: Person | None
@@ -344,189 +378,49 @@ class MemoryRunOperations(MemoryRunReads):
         ``task`` is its key, id or title; None if exactly one is open. ``timeout`` has no effect.
         """
         check_wait(timeout)
-        user = check_person(by)
-        human_task = select_task(self._human_tasks(None), task, run=f"{self._newest_run.facts.workflow} {self._id}")
-        require_outcome(human_task, outcome)
-        if user is None:
-            raise ActionNotPermitted(
-                f"the human task {human_task.title!r} of {self._id} must be decided by a user: pass by=user"
-            )
-        # For its error alone: without Django the groups of a user may be unknown.
-        any(matches_candidate(user, word) for word in human_task.asked)
+        person = check_person(by)
+        human_task = select_task(self._human_tasks(None), task, run=self.label)
+        label, comment = task_label(human_task.key, self.label), fit_note(comment, label="the comment")
+        require_outcome(human_task.outcomes, outcome, label=label)
+        user = require_user(person, label=label)
+        state = self.env.storage.human_tasks[UUID(human_task.id)].task
+
+        def is_excluded(person: Person) -> bool:
+            return sender_key(person) in state.barred
+
+        candidacy = matching_candidate([user], state.candidates, is_excluded=is_excluded)
+        require_candidacy(user, candidacy, candidates=state.candidates, label=label, is_excluded=is_excluded)
         request = {
             "event": outcome,
             "step": base_key(human_task.key),
             "task": human_task.key,
             "run": self.run_id(),
-            "comment": fit_note(comment, label="the comment"),
+            "comment": comment,
             # As the person saw it: a decision keeps the question that it answers (see decision 47).
             "question": {"title": human_task.title, "outcomes": [*human_task.outcomes]},
             "by": str(user),
             "by_key": sender_key(user),
             **clean_form_data(human_task.form, data, title=human_task.title),
         }
-        self._send_decision(outcome, request, label=f"the decision {outcome!r} of {self._id}", by=user)
+        self._request(outcome, request, label=f"the decision {outcome!r} of {label}", by=user)
 
-    def _send_decision(self, event: str, request: dict[str, Any], *, label: str, by: Person | None) -> None:
+    def _request(self, event: str, request: dict[str, Any], *, label: str, by: Person | None) -> None:
         """Send the run a request to resume a step or to decide a human task.
 
         ``event`` is the event of the step, or the outcome of the task. If the run refuses the request, raises the error
         that says why; ``label`` names the request in its message.
         """
         update_id = str(uuid4())
-        number = self.send("resume", event, request, update_id, by=by, headers=self.call_headers)
+        self._require_taking(REQUEST, event, update_id)
+        number = self.send(REQUEST, event, request, update_id, by=by, headers=self.call_headers)
         # In a batch nothing is delivered yet, so there is no outcome to raise.
-        if not self._env.batching:
-            update_result(self._env.outcome(number), update_id=update_id, label=label)
-
-    # -- the end -------------------------------------------------------------------------------------------------------
-
-    def cancel(self, *, reason: str, by: Person | None) -> None:
-        self._require_permitted(by, "cancel")
-        reason = fit_note(reason, label="the reason")
-        self._require_open("cancel request")
-        newest_run = self._newest_run
-        if self._code(newest_run.facts).cancels_at_once or self._future_start(newest_run) is not None:
-            self._env.close(self._chain_id, "cancelled", reason)
-            return
-        self.send("cancel", "", {"reason": reason})
-
-    def terminate(self, *, reason: str, by: Person | None) -> None:
-        self._require_permitted(by, "terminate")
-        reason = fit_note(reason, label="the reason")
-        self._require_open("terminate")
-        self._env.close(self._chain_id, "terminated", reason)
-
-    # -- reset and fork ------------------------------------------------------------------------------------------------
-
-    def reset(
-        self,
-        *,
-        reason: str,
-        by: Person | None,
-        messages: str = REDELIVER,
-        to: int | None = None,
-        edited: Any = None,
-    ) -> str:
-        """Reset the run to the point after its activation ``to``, and return the id of the new run of the chain.
-
-        ``messages`` that came after the point are delivered "again" or dropped with "drop". ``edited`` gives open
-        activities other arguments, by command number. Raises ``ActionNotPossible`` and ``PayloadError``.
-        """
-        self._require_reset_permitted(by, "reset", edited)
-        fit_note(reason, label="the reason")
-        env, storage = self._env, self._env.storage
-        with storage.transaction():
-            run, plan, code = self._plan(in_trouble=False, to=to, messages=messages, edited=edited)
-            if plan.record.expires_at is not None and plan.record.expires_at <= env.clock:
-                raise ActionNotPossible("the time limit of its chain (execution_timeout) has passed: fork it instead")
-            start = RunStart(workflow_id=self._id, args=None, **start_options(code))
-            if run.closed and not storage.reopen(self._chain_id, start):
-                raise ActionNotPossible("another open run now has its id")
-            new_run_id = storage.new_run_id()
-            apply.reset(storage, run, plan, run_id=new_run_id)
-        env.evict_run(run.run_id)
-        return str(new_run_id)
-
-    def fork(
-        self,
-        *,
-        reason: str,
-        by: Person | None,
-        messages: str = REDELIVER,
-        to: int | None = None,
-        edited: Any = None,
-        id: str | None = None,
-    ) -> EnvironmentHandle[Any]:
-        """Start a run with the history of this one up to the activation ``to``, and return its handle.
-
-        ``id`` is its business id. Later ``messages`` are delivered "again" or dropped with "drop". ``edited`` gives
-        open activities other arguments, by command number. Raises ``InvalidId``, ``AlreadyRunning`` and the errors of a
-        reset.
-        """
-        self._require_reset_permitted(by, "fork", edited)
-        require_start(by, self._code(self._newest_run.facts))
-        fit_note(reason, label="the reason")
-        env, storage = self._env, self._env.storage
-        with storage.transaction():
-            _, plan, code = self._plan(in_trouble=True, to=to, messages=messages, edited=edited)
-            workflow_id = fork_id(self._id, id, code.unique, suffix=env.random_suffix)
-            # A history that is kept was made with the old seed, and would not replay with another one. A fork from the
-            # start has none, so it draws its own numbers.
-            seed = plan.record.seed if plan.prefix.activation else plan.seed
-            fork_start = RunStart(
-                workflow_id=workflow_id,
-                args=plan.record.args,
-                seed=seed,
-                snapshot=fork_snapshot(plan.record.snapshot, env.remember_person(by)),
-                search_attributes=plan.search_attributes,
-                scheduled_for=plan.record.scheduled_for,
-                headers=plan.record.headers,
-                **fork_options(code, tags=env.row(plan.record.run_id).column("tags") or ()),
-            )
-            chain_id = storage.start(fork_start)
-            # The row is written again below, with the history that the fork starts from: claim it as a turn would.
-            run = storage.claim(limit=1, queues=(), chains=[chain_id])[0]
-            apply.fork(storage, run, plan, source_chain=self._chain_id, id=workflow_id, snapshot=fork_start.snapshot)
-        env.remember_class(chain_id, code)
-        env.work()
-        return EnvironmentHandle(env, workflow_id, chain_id)
-
-    def _plan(
-        self, *, to: int | None, messages: str, edited: Any, in_trouble: bool
-    ) -> tuple[RunState, ResetPlan, type[Workflow]]:
-        """Lock the chain of the run, and plan a reset or a fork from the point after its activation ``to``.
-
-        Returns ``(state of the chain, plan, class of the new run)``. ``messages`` says whether later messages are
-        delivered again or dropped, and ``edited`` has other arguments of open activities. ``in_trouble`` is True for a
-        fork, which needs no ``to`` even if the run is neither blocked nor closed.
-        """
-        env, storage = self._env, self._env.storage
-        run = storage.claim(limit=1, queues=(), chains=[self._chain_id])[0]
-        record = self._selected_run.facts
-        code = self._code(record)
-        redeliver_messages, runs = should_redeliver(messages), env.run_ids(self._chain_id)
-        run_statuses = [(run_id, env.row(run_id).status) for run_id in runs[runs.index(record.run_id) :]]
-        later_run_ids = (
-            successors(run_statuses, forked=in_trouble) if redeliver_messages and len(run_statuses) > 1 else []
-        )
-        plan = make_plan(
-            storage.histories({record.run_id: 0})[record.run_id],
-            record,
-            code,
-            to=to,
-            redeliver=redeliver_messages,
-            successor_histories=(storage.histories({run_id: 0})[run_id] for run_id in later_run_ids),
-            tasks=env._tasks.tasks_of_run(record.run_id),  # noqa: SLF001 - of the same package
-            edited_inputs=edited,
-            editable=not issubclass(code, GraphWorkflow),
-            seed=env.new_seed(),
-            in_trouble=in_trouble or run.closed or run.failed_tries > 0 or record.run_id != run.run_id,
-            limit=None,
-            atomic=False,
-        )
-        return run, plan, code
-
-    # -- checks --------------------------------------------------------------------------------------------------------
-
-    def _require_reset_permitted(self, by: Person | None, operation: str, edited: Any) -> None:
-        """Check that ``by`` may perform a reset or a fork; edited inputs need two more permissions."""
-        for name in (operation, *(("edit_activity_input", "view_payload") if edited is not None else ())):
-            self._require_permitted(by, name)
-
-    def _require_open(self, label: str) -> None:
-        """Raise ``WorkflowClosed`` if the newest run of the chain is closed.
-
-        ``label`` says in the error what was refused.
-        """
-        row = self._newest_run
-        if row.status in CLOSED_STATUSES:
-            raise WorkflowClosed(f"{row.facts.workflow} {self._id} is closed ({row.status}): {label} refused")
+        if not self.env.batching:
+            update_result(self.env.outcome(number), update_id=update_id, label=label)
 
 
 # --- memory calls -----------------------------------------------------------------------------------------------------
 #
-# Context managers that call the hooks of interceptors around client calls on runs in memory.
+# The hooks of interceptors around client calls on runs in memory.
 
 
 #: Requests that are no operations, so that interceptors do not see them.
@@ -534,50 +428,17 @@ _READS = frozenset({"human_tasks", "instance", "result", "describe", "history", 
 
 
 @contextmanager
-def start_call(request: StartRequest, operation: str = "start") -> Iterator[StartRequest]:
-    """Return a context manager for a start, in whose block the hooks of interceptors have been entered.
+def client_call(operation: str, headers: Headers | None, **facts: Any) -> Iterator[Headers | None]:
+    """Return a context manager for an operation, in whose block the hooks of interceptors have been entered.
 
-    Its value (``as``) is the request with the headers that the hooks have left.
+    Its value (``as``) are the headers, as the hooks have left them. ``facts`` are the other fields of ``ClientCall``.
     """
     if not chain.client_call:
-        yield request
+        yield headers
         return
-    call = ClientCall(
-        operation=operation,
-        workflow=request.workflow.name,
-        workflow_id=request.id,
-        headers=dict(request.headers or {}),
-    )
+    call = ClientCall(operation=operation, headers=dict(headers or {}), **facts)
     with around(chain.client_call, call, keeps_errors=True):
-        yield replace(request, headers=call.headers)
-
-
-@contextmanager
-def request_call(
-    env: Any, address: RunAddress, request: RunRequest[Any]
-) -> Iterator[tuple[RunRequest[Any], Headers | None]]:
-    """Return a context manager for a request on a run, in whose block the hooks of interceptors have been entered.
-
-    Its value (``as``) is the pair of the request and its headers, both as the hooks have left them.
-    """
-    if not chain.client_call or request.operation in _READS:
-        yield request, None
-        return
-    inputs, runs = request.inputs, () if address.chain_id is None else env.run_ids(address.chain_id)
-    message = inputs.get("signal") or inputs.get("update") or inputs.get("query")
-    call = ClientCall(
-        operation=request.operation,
-        workflow=env.row(runs[-1]).facts.workflow if runs else None,
-        workflow_id=address.id,
-        run_id=str(address.run_id or runs[-1]) if runs else None,
-        message=message,
-        headers=dict(inputs.get("headers") or {}),
-    )
-    with around(chain.client_call, call, keeps_errors=True):
-        headers = check_headers(call.headers, label=f"{request.operation} with interceptors")
-        if request.operation in ("signal", "update"):
-            request = RunRequest(request.operation, request.by, {**inputs, "headers": headers})
-        yield request, headers
+        yield check_headers(call.headers, label=f"{operation} with interceptors")
 
 
 # --- memory starts ----------------------------------------------------------------------------------------------------
@@ -585,17 +446,15 @@ def request_call(
 # Starts of runs in memory, with the policies of a start about other runs that have its id.
 
 
-def start_by_policy(
-    storage: MemoryRunStorage, request: StartRequest, start: RunStart, *, terminate: Callable[[UUID, str], None]
-) -> tuple[UUID, StartOutcome]:
+def start_by_policy(env: WorkflowEnvironment, request: StartRequest, start: RunStart) -> tuple[UUID, StartOutcome]:
     """Start a run as ``on_conflict``, ``on_closed``, ``debounce`` and ``throttle`` of the request say.
 
     If an open run has its id, that run may be used or terminated instead. Returns ``(chain id, outcome)``, whose
-    outcome is "started", "existing", "replaced" or "debounced". ``terminate(chain, reason)`` terminates the open run of
-    a chain.
+    outcome is "started", "existing", "replaced" or "debounced".
 
     Raises ``AlreadyRunning``, ``AlreadyEnded`` and ``ActionNotPermitted``.
     """
+    storage = env.storage
     if request.debounce is not None:
         chain_id = storage.replace_waiting_input(start, sender_of(request.by))
         if chain_id is not None:
@@ -611,8 +470,8 @@ def start_by_policy(
     if request.on_conflict == "use_existing":
         require_operation(request.by, "view", action="view")
         return chain_id, "existing"
-    require_operation(request.by, "terminate", action="terminate")
-    terminate(chain_id, REPLACED)
+    open_run = MemoryRunReads(env, RunAddress(id=start.workflow_id, chain_id=chain_id))
+    MemoryOperator(open_run, request.by).execute("terminate", reason=REPLACED)
     _require_reusable(storage, request, start)
     return storage.start(_throttled(storage, request, start)), "replaced"
 
@@ -625,11 +484,11 @@ def _throttled(storage: MemoryRunStorage, request: StartRequest, start: RunStart
     throttle = request.parsed_throttle
     if throttle is None:
         return start
-    name, now = throttle.name_for(start.workflow), storage.clock.timestamp()
-    begin, storage.start_times[name] = throttle.next_begin(storage.start_times.get(name, ()), now)
-    if begin <= now:
-        return start
-    return replace(start, start_at=datetime.fromtimestamp(begin, UTC), start_limit=throttle.as_limit())
+    name = throttle.name_for(start.workflow)
+    start, storage.start_times[name] = throttled_start(
+        start, throttle, storage.start_times.get(name, ()), storage.clock
+    )
+    return start
 
 
 def _require_reusable(storage: MemoryRunStorage, request: StartRequest, start: RunStart) -> None:
@@ -660,41 +519,6 @@ def _runs_with_id(storage: MemoryRunStorage, start: RunStart) -> list[tuple[UUID
         if run.facts.workflow in names and same_version:
             runs.append((chain_id, run.status))
     return runs
-
-
-def build_start(request: StartRequest, *, workflow_id: str, seed: int) -> RunStart:
-    """Return the values of a new run in memory, with this business id and this random seed, from a start request.
-
-    Raises ``PayloadError``, ``InvalidStart``, and ``NotConfigured`` for a subject.
-    """
-    workflow = request.workflow
-    label = f"the input of {workflow.name}"
-    plain = codec.to_plain(input_or_default(workflow, request.args), label=label)
-    require_readable(request.args, plain, lambda: workflow.definition.args_type, label=label)
-    warn_lossy_value(
-        request.args,
-        plain,
-        lambda: workflow.definition.args_type,
-        reader=f"run of {workflow.name}",
-        emit_warning=False,
-    )
-    run_snapshot = instance.start_snapshot(workflow, started_by=sender_of(request.by))
-    options = start_options(workflow, search_attributes=request.search_attributes, tags=request.tags)
-    if request.subject is not None:
-        raise NotConfigured(
-            f"runs in memory have no subject, so {workflow.name} cannot have one: use DjangoEnvironment"
-        )
-    return RunStart(
-        workflow_id=workflow_id,
-        args=plain,
-        seed=seed,
-        snapshot=run_snapshot,
-        scheduled_for=request.scheduled_for,
-        start_limit=request.start_limit,
-        headers=request.headers,
-        **request.times.as_options(),
-        **options,
-    )
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -749,10 +573,13 @@ class WorkflowEnvironment(EngineEnvironment, MemoryReads):
         ``status`` is "terminated", or "cancelled" for a graph.
         """
         with self.storage.transaction():
-            run = self.storage.claim(limit=1, queues=(), chains=[chain_id])[0]
-            # The run is closed without running any of its code, so its executor must not be activated again.
-            self.engine.cache.take(run.run_id)
-            record = self.storage.run_records([run.run_id])[run.run_id]
-            self.storage.write([run_closing.CLOSERS[status](run, reason=reason, now=self.clock, record=record)])
-        self.errors.pop(run.run_id, None)
+            self._close_run(replace(self.storage.chains[chain_id]), status, reason)
         self._drive()
+
+    def _close_run(self, run: RunState, status: str, reason: str) -> None:
+        """Close a locked run at once with ``status``, and leave the work that is due to the caller."""
+        # The run is closed without running any of its code, so its executor must not be activated again.
+        self.engine.cache.take(run.run_id)
+        record = self.storage.run_records([run.run_id])[run.run_id]
+        self.storage.write([run_closing.CLOSERS[status](run, reason=reason, now=self.clock, record=record)])
+        self.errors.pop(run.run_id, None)

@@ -17,7 +17,6 @@ from temporalex_django.authoring.authorization import (
     is_authorized,
     matches_candidate,
     require_operation,
-    require_permission,
     sender_key,
 )
 from temporalex_django.authoring.backend import MOST_ACTIVITIES, Description, FailedMessage
@@ -27,7 +26,7 @@ from temporalex_django.authoring.human_tasks import (
 from temporalex_django.authoring.redaction import UNREDACTED, VIEW_PAYLOAD, Redactor
 from temporalex_django.authoring.requests import RunAddress
 from temporalex_django.authoring.run_columns import describe_columns
-from temporalex_django.authoring.run_filters import ListedRun, select_runs
+from temporalex_django.authoring.run_filters import is_wait_of, select_runs
 from temporalex_django.authoring.workflow import (
     Workflow,
     decode_result,
@@ -52,67 +51,69 @@ from temporalex_django.testing.memory_actions import MemorySchedules
 # The operations on one run in memory that only read it.
 
 
-#: Permissions by operation, where the name is not ``<operation>_instance``.
-_PERMISSIONS = {"fork": "reset_instance", "edit_activity_input": "edit_activity_input", "view_payload": "view_payload"}
-
-
 class MemoryRunReads:
     """The reads of one run in memory. Each method performs the read of its name of ``WorkflowHandle``."""
 
     def __init__(self, env: Any, address: RunAddress) -> None:
         assert address.chain_id is not None
-        self._env = env
+        self.env = env
+        self.chain_id = address.chain_id
         self._address = address
-        self._chain_id = address.chain_id
-        self._id = address.id
-
-    # -- reading -------------------------------------------------------------------------------------------------------
 
     @property
-    def _selected_run_id(self) -> UUID:
-        return self._address.run_id or self._env.run_ids(self._chain_id)[-1]
+    def selected_run_id(self) -> UUID:
+        """The id of the run that the address names, or else of the newest run of the chain."""
+        return self._address.run_id or self.env.run_ids(self.chain_id)[-1]
 
     @property
-    def _newest_run(self) -> Any:
-        return self._env.row(self._env.run_ids(self._chain_id)[-1])
+    def newest_run(self) -> Any:
+        """The newest run of the chain."""
+        return self.env.row(self.env.run_ids(self.chain_id)[-1])
 
     @property
-    def _selected_run(self) -> Any:
-        return self._env.row(self._selected_run_id)
+    def selected_run(self) -> Any:
+        """The run of ``selected_run_id``."""
+        return self.env.row(self.selected_run_id)
 
-    def _future_start(self, row: Any) -> datetime | None:
+    @property
+    def label(self) -> str:
+        """The name of the class and the business id, as errors name the run."""
+        facts = self.newest_run.facts
+        return f"{facts.workflow} {facts.workflow_id}"
+
+    def future_start(self, row: Any) -> datetime | None:
         """Return the time at which the run of a row begins, if that is later than now."""
         starts_at: datetime | None = row.facts.starts_at
-        if row.status != "pending" or starts_at is None or starts_at <= self._env.clock:
+        if row.status != "pending" or starts_at is None or starts_at <= self.env.clock:
             return None
         return starts_at
 
     def _code(self, record: Any) -> type[Workflow]:
-        code: type[Workflow] = self._env.class_of(self._chain_id, record.workflow, record.version)
+        code: type[Workflow] = self.env.class_of(self.chain_id, record.workflow, record.version)
         return code
 
     @property
     def newest_class(self) -> type[Workflow]:
         """The class of the newest run of the chain, which takes its messages."""
-        return self._code(self._newest_run.facts)
+        return self._code(self.newest_run.facts)
 
     def run_id(self, *, by: Person | None = None) -> str:
         del by
-        return str(self._selected_run_id)
+        return str(self.selected_run_id)
 
     def run_ids(self, *, by: Person | None = None) -> list[str]:
         del by
-        return [str(run_id) for run_id in self._env.run_ids(self._chain_id)]
+        return [str(run_id) for run_id in self.env.run_ids(self.chain_id)]
 
     def human_tasks(self, *, by: Person | None) -> list[OpenHumanTask]:
         return [task for task in self._human_tasks(check_person(by)) if not task.happened]
 
     def _human_tasks(self, by: Person | None) -> list[OpenHumanTask]:
-        return list(self._env.human_tasks(self._selected_run_id, by=by))
+        return list(self.env.human_tasks(self.selected_run_id, by=by))
 
     def instance(self, *, by: Person | None) -> Any:
-        redactor, row = self._redactor(by).require_payloads(by), self._selected_run
-        instance = self._env.projections.get(row.facts.run_id, self._code(row.facts)).instance
+        redactor, row = self._redactor(by).require_payloads(by), self.selected_run
+        instance = self.env.projections.get(row.facts.run_id, self._code(row.facts)).instance
         return instance if redactor is UNREDACTED else snapshot.redact_instance(instance, redactor)
 
     def query(self, *, query: str, args: Any, fresh: bool, by: Person | None) -> Any:
@@ -121,14 +122,14 @@ class MemoryRunReads:
         ``fresh`` has no effect, because no message is ever unread here.
         """
         del fresh
-        user = self._require_permitted(by, "query")
-        row = self._selected_run
-        if (starts_at := self._future_start(row)) is not None:
+        user = require_operation(by, "query", action="query")
+        row = self.selected_run
+        if (starts_at := self.future_start(row)) is not None:
             raise nothing_published_error(row.facts.workflow, row.facts.workflow_id, starts_at=starts_at)
         published = row.published
-        runs = self._env.run_ids(self._chain_id)
+        runs = self.env.run_ids(self.chain_id)
         if self._address.run_id is None and published is None and row.status == "pending" and len(runs) > 1:
-            previous_row = self._env.row(runs[-2])
+            previous_row = self.env.row(runs[-2])
             # In the gap after continue-as-new the new run has published nothing yet (see decision 26).
             if previous_row.status == "continued_as_new":
                 published = previous_row.published
@@ -143,17 +144,17 @@ class MemoryRunReads:
         """
         redactor = self._redactor(by).require_payloads(by)
         check_wait(timeout)
-        row = self._newest_run
+        row = self.newest_run
         record = row.facts
-        blocked = self._env.errors.get(self._selected_run_id)
+        blocked = self.env.errors.get(self.selected_run_id)
         if row.status not in CLOSED_STATUSES and not blocked:
-            description = self._describe(self._env.run_ids(self._chain_id)[-1], redactor)
+            description = self._describe(self.env.run_ids(self.chain_id)[-1], redactor)
             reason = open_run_text(description)
             # No worker and no wall clock: only the test lets time pass.
             waits_for_time = any(wait["kind"] == "timer" for wait in row.waits)
             retries = any(activity.next_try is not None for activity in description.activities)
             advice = "; env.advance(...) lets time pass" if waits_for_time or retries else ""
-            raise ResultTimeout(f"{record.workflow} {record.workflow_id} has no result yet: it is {reason}{advice}")
+            raise ResultTimeout(f"{self.label} has no result yet: it is {reason}{advice}")
         closing = row.closing if redactor is UNREDACTED else redactor.redact_attributes(row.closing or {})
         value = run_result(
             row.status,
@@ -168,17 +169,17 @@ class MemoryRunReads:
         redactor = self._redactor(by)
         return [
             redactor.redact_event(replace(event, attributes=deep_copy(event.attributes)))
-            for event in self._selected_run.events
+            for event in self.selected_run.events
         ]
 
     def describe(self, *, by: Person | None) -> Description:
-        return self._describe(self._selected_run_id, self._redactor(by))
+        return self._describe(self.selected_run_id, self._redactor(by))
 
     def _describe(self, run_id: UUID, redactor: Redactor) -> Description:
-        env, row = self._env, self._env.row(run_id)
+        env, row = self.env, self.env.row(run_id)
         open_activities = env._tasks.open_activities(run_id, limit=MOST_ACTIVITIES)  # noqa: SLF001 - of the same package
         waiting = [*row.waiting_for]
-        if (starts_at := self._future_start(row)) is not None:
+        if (starts_at := self.future_start(row)) is not None:
             waiting.append(start_wait(starts_at))
         return Description(
             **describe_columns(row.column, redactor),
@@ -186,33 +187,17 @@ class MemoryRunReads:
             activities=[redactor.redact_activity(activity) for activity in open_activities],
             failed_messages=[
                 redactor.redact_failed_message(failed)
-                for failed in env._failed_messages(self._chain_id)  # noqa: SLF001 - of the same package
+                for failed in env._failed_messages(self.chain_id)  # noqa: SLF001 - of the same package
             ],
         )
 
     def _redactor(self, by: Person | None) -> Redactor:
         """Return the redactor for the user ``by``. Raises ``ActionNotPermitted`` if the user may not view runs."""
-        user = check_person(by)
+        user = require_operation(by, "view", action="view")
         if user is None:
             return UNREDACTED
-        require_operation_permitted(user, "view")
-        code = self._code(self._selected_run.facts)
+        code = self._code(self.selected_run.facts)
         return Redactor(may_see_payloads=has_permission(user, VIEW_PAYLOAD), redacted_paths=code.redacted)
-
-    def _require_permitted(self, by: Person | None, operation: str) -> Person | None:
-        """Return the user ``by`` if they may perform the operation on runs; None for code.
-
-        Raises ``ActionNotPermitted``.
-        """
-        user = check_person(by)
-        if user is not None:
-            require_operation_permitted(user, operation)
-        return user
-
-
-def require_operation_permitted(by: Person, operation: str) -> None:
-    """Raise ``ActionNotPermitted`` unless the person has the permission for that operation on runs."""
-    require_permission(by, _PERMISSIONS.get(operation, f"{operation}_instance"), action=f"{operation} runs")
 
 
 # --- memory reads -----------------------------------------------------------------------------------------------------
@@ -223,27 +208,24 @@ def require_operation_permitted(by: Person, operation: str) -> None:
 _MANY_ATTEMPTS = 5
 
 
-class MemoryListedRun(ListedRun):
-    """The facts of a run in memory that filters and orders of runs compare."""
+class MemoryListedRun:
+    """A run in memory as filters and orders compare it; it has the columns of the run as attributes.
+
+    ``position`` counts the runs in the order in which they were started.
+    """
 
     def __init__(self, storage: MemoryRunStorage, chain: RunState, run: MemoryRun, *, position: int) -> None:
-        super().__init__(
-            workflow=run.facts.workflow,
-            workflow_id=run.facts.workflow_id,
-            version=run.facts.version,
-            queue=chain.queue,
-            status=run.status,
-            is_blocked=run.blocked is not None,
-            is_paused=run.paused is not None,
-            waiting_for=run.waiting_for,
-            tags=run.column("tags") or [],
-            search_attributes=run.facts.search_attributes or {},
-            position=position,
-            created_at=run.created_at,
-            closed_at=run.closed_at,
-            due_at=chain.due_at,
-        )
-        self.storage, self.chain, self.run = storage, chain, run
+        self.storage, self.chain, self.run, self.position = storage, chain, run, position
+        self.queue, self.due_at = chain.queue, chain.due_at
+
+    def __getattr__(self, name: str) -> Any:
+        return self.run.column(name)
+
+    def is_waiting_for(self, kind: str) -> bool:
+        """Return True if the run is open and waits for something of this kind, one of ``WAIT_KINDS``."""
+        if self.status in CLOSED_STATUSES or (kind == "activity" and not self.has_open_activities()):
+            return False
+        return is_wait_of(kind, self.waiting_for)
 
     def is_stuck(self) -> bool:
         chain = self.chain
@@ -253,7 +235,12 @@ class MemoryListedRun(ListedRun):
             and not (chain.closed or chain.paused)
         )
         has_many_attempts = any(task.attempt > _MANY_ATTEMPTS for task in self.storage.tasks_of_run(chain.run_id))
-        return self.is_blocked or is_late or has_many_attempts or bool(self.storage.failed_messages(chain.chain_id))
+        return (
+            self.blocked is not None
+            or is_late
+            or has_many_attempts
+            or bool(self.storage.failed_messages(chain.chain_id))
+        )
 
     def causes(self) -> list[str | None]:
         tasks = self.storage.open_activities(self.chain.run_id, limit=sys.maxsize)
@@ -347,13 +334,8 @@ class MemoryReads(Environment):
     def human_tasks(self, run_id: UUID, *, by: Person | None = None) -> list[OpenHumanTask]:
         # Who may view runs sees all tasks of the run; others see the tasks that ask them.
         may_view = by is None or has_permission(by, VIEW)
-        rows = (
-            task_row
-            for task_row in self.storage.human_tasks.values()
-            if task_row.run_id == run_id
-            and (may_view or any(matches_candidate(by, word) for word in task_row.task.candidates))
-        )
-        tasks = [self._redact_task(task_row, by) for task_row in rows]
+        rows = (row for row in self.storage.human_tasks.values() if row.run_id == run_id)
+        tasks = [self._redact_task(row, by) for row in rows if may_view or _is_candidate(by, row)]
         return sorted(tasks, key=lambda task: (task.opened_at, task.key))
 
     def _redact_task(self, task_row: HumanTaskWrite, by: Person | None) -> OpenHumanTask:
@@ -362,7 +344,7 @@ class MemoryReads(Environment):
         The title and what the task shows are for the people whom it asks, and for those who may see payloads.
         """
         task = OpenHumanTask.from_state(task_row.task, str(task_row.id))
-        if by is None or any(matches_candidate(by, word) for word in task_row.task.candidates):
+        if by is None or _is_candidate(by, task_row):
             return task
         require_operation(by, "view", action="view")
         record = self.row(task_row.run_id).facts
@@ -375,21 +357,14 @@ class MemoryReads(Environment):
         )
 
     def inbox(self, user: Person) -> list[OpenHumanTask]:
-        rows = [task_row for task_row in self.storage.human_tasks.values() if not task_row.task.ending]
-        allowed_rows = (task_row for task_row in rows if sender_key(user) not in task_row.task.barred)
-        inbox_rows = [
-            task_row
-            for task_row in allowed_rows
-            if any(matches_candidate(user, word) for word in task_row.task.candidates)
+        never, key = datetime.max.replace(tzinfo=UTC), sender_key(user)
+        rows = [
+            row
+            for row in self.storage.human_tasks.values()
+            if not row.task.ending and key not in row.task.barred and _is_candidate(user, row)
         ]
-        inbox_rows.sort(
-            key=lambda task_row: (
-                task_row.task.due_at or datetime.max.replace(tzinfo=UTC),
-                task_row.task.opened_at,
-                task_row.id,
-            )
-        )
-        return [OpenHumanTask.from_state(task_row.task, str(task_row.id)) for task_row in inbox_rows]
+        rows.sort(key=lambda row: (row.task.due_at or never, row.task.opened_at, row.id))
+        return [OpenHumanTask.from_state(row.task, str(row.id)) for row in rows]
 
     def _set_clock(self, now: datetime) -> None:
         self.storage.clock = now
@@ -414,3 +389,7 @@ class MemoryReads(Environment):
 
     def chain_ids(self) -> list[UUID]:
         return list(self.storage.chains)
+
+
+def _is_candidate(user: Person | None, row: HumanTaskWrite) -> bool:
+    return any(matches_candidate(user, candidate) for candidate in row.task.candidates)

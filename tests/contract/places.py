@@ -206,9 +206,10 @@ class DatabasePlace(Place):
         self, workflow_id: str = "w-1", *, workflow: str = "Cart", version: int = 1, queue: str = "default",
         args: Any = None, scope: str = "global", execution_timeout: float | None = None, run_timeout: float | None = None,
     ) -> UUID:  # fmt: skip
-        from temporalex_django.db.inserts import NewStart, insert_start
+        from temporalex_django.db.inserts import insert_start
+        from temporalex_django.engine.run_start import RunStart
 
-        new = NewStart(
+        new = RunStart(
             workflow=workflow, workflow_id=workflow_id, version=version, queue=queue, args=args, seed=7, scope=scope,
             execution_timeout=execution_timeout, run_timeout=run_timeout,
         )  # fmt: skip

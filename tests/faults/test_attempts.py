@@ -10,9 +10,10 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db import connection, transaction
 
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
+from temporalex_django.db.inserts import StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.turn_writes import TurnWriter
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.management import outputs
 from temporalex_django.models import ActivityTask, Instance, Worker
 from temporalex_django.workers.loop import run_until_idle
@@ -26,7 +27,7 @@ SKEWED = Path(__file__).parent / "skewed"
 
 def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{workflow}-1")
-    return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
+    return insert_start(RunStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
 def instance(started: StartedRun) -> Instance:

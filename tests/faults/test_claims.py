@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
+from temporalex_django.db.inserts import StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.scheduling import UNMEASURED, Capacity
 from temporalex_django.models import ActivityTask, Instance, Worker
 from temporalex_django.workers.loop import WorkerLoop
@@ -22,7 +23,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{workflow}-1")
-    return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
+    return insert_start(RunStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
 def instance(started: StartedRun) -> Instance:

@@ -19,8 +19,9 @@ import pytest
 from django.utils import timezone
 
 from temporalex_django import WorkflowHandle
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
+from temporalex_django.db.inserts import StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.models import Chain, Instance, Worker
 from tests.faults.test_crash_marks import closed, instance, start
 from tests.support.campaign import SCALE
@@ -176,7 +177,7 @@ def test_a_run_that_was_blocked_for_crashes_is_tried_by_one_worker_once_and_only
 def _start_many(number: int, *, first: int = 0) -> list[StartedRun]:
     storage = DjangoStorage()
     return [
-        insert_start(NewStart(workflow="Doubling", args={"n": n}, workflow_id=f"d{n}"), storage=storage)
+        insert_start(RunStart(workflow="Doubling", args={"n": n}, workflow_id=f"d{n}"), storage=storage)
         for n in range(first, first + number)
     ]
 

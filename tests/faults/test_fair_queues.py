@@ -14,8 +14,9 @@ from django.contrib.auth import get_user_model
 from django.db import DatabaseError, connections, transaction
 
 from temporalex_django import WorkflowHandle
-from temporalex_django.db.inserts import NewStart, insert_message, insert_start
+from temporalex_django.db.inserts import insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import UpdateTimeout
 from tests.support.processes import worker
 from tests.support.waiting import wait_for
@@ -31,7 +32,7 @@ def test_atomic_activities_are_not_starved_by_callers_that_have_their_row(
 ) -> None:
     users, over, answered = get_user_model().objects, threading.Event(), []
     users.create(username="hot", last_name="0")
-    new = NewStart(workflow="Contested", workflow_id="c-1", args={"name": "hot", "times": TURNS})
+    new = RunStart(workflow="Contested", workflow_id="c-1", args={"name": "hot", "times": TURNS})
     started = insert_start(new, storage=DjangoStorage())
 
     def call() -> None:

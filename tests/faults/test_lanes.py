@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from temporalex_django.db.inserts import NewStart, insert_message, insert_start
+from temporalex_django.db.inserts import insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.liveness.process_identity import identity_of
 from temporalex_django.models import ActivityTask, Instance
 from tests.support.processes import worker
@@ -26,7 +27,7 @@ def test_what_runs_in_a_process_beats_is_cancelled_and_may_die(subprocess_env: d
     log.touch()
     args = {"hold": str(hold), "log": str(log)}
     with worker(subprocess_env, tmp_path) as running:
-        started = insert_start(NewStart(workflow="Laned", workflow_id="l-1", args=args), storage=DjangoStorage())
+        started = insert_start(RunStart(workflow="Laned", workflow_id="l-1", args=args), storage=DjangoStorage())
         wait_for(lambda: ActivityTask.objects.filter(heartbeat__isnull=False).exists(), what="the heartbeat")
         assert ActivityTask.objects.get().heartbeat_details == {"at": 10}
         hold.unlink()
@@ -51,7 +52,7 @@ def test_a_process_ends_with_its_worker_whatever_it_computes(subprocess_env: dic
     log = tmp_path / "log"
     log.touch()
     with worker(subprocess_env, tmp_path) as running:
-        insert_start(NewStart(workflow="Grinding", workflow_id="g-1", args={"log": str(log)}), storage=DjangoStorage())
+        insert_start(RunStart(workflow="Grinding", workflow_id="g-1", args={"log": str(log)}), storage=DjangoStorage())
         wait_for(lambda: "\n" in log.read_text(), what="that it grinds")
         grinding = int(log.read_text().split()[1])
         running.kill()
@@ -71,7 +72,7 @@ def test_async_activities_wait_side_by_side(subprocess_env: dict[str, str], tmp_
     }
     with worker(env, tmp_path):
         started = insert_start(
-            NewStart(workflow="Napping", workflow_id="n-1", args={"n": 2000}), storage=DjangoStorage()
+            RunStart(workflow="Napping", workflow_id="n-1", args={"n": 2000}), storage=DjangoStorage()
         )
         row = wait_for(
             lambda: Instance.objects.filter(pk=started.run_id, status="completed").first(), what="the end", seconds=90

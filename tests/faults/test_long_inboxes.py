@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from django.db import transaction
 
-from temporalex_django.db.inserts import NewStart, insert_message, insert_start
+from temporalex_django.db.inserts import insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.models import Chain, Instance, Message
 from tests.app.turns import spins
 from tests.support.campaign import scaled
@@ -27,7 +28,7 @@ def test_killed_half_way_every_signal_is_consumed_once_and_in_order(
     count = scaled(5_000)
     storage = DjangoStorage()
     args = {"spins": spins(1)}
-    started = insert_start(NewStart(workflow="Ticking", workflow_id="t-1", args=args), storage=storage)
+    started = insert_start(RunStart(workflow="Ticking", workflow_id="t-1", args=args), storage=storage)
     with transaction.atomic():
         for number in range(count):
             insert_message(started.chain_id, kind="signal", name="tick", body=number, storage=storage)

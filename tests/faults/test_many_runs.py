@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from temporalex_django.db.inserts import NewStart, insert_start
+from temporalex_django.db.inserts import insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.models import ActivityTask, Instance, Limit
 from tests.support.processes import worker
 from tests.support.waiting import wait_for
@@ -35,7 +36,7 @@ def test_limits_hold_over_workers_and_survive_them(subprocess_env: dict[str, str
     args = {"path": str(log), "tenants": visitors, "seconds": 0.1}
 
     with worker(env, tmp_path, name="first") as killed, worker(env, tmp_path, name="second"):
-        started = insert_start(NewStart(workflow="Crowd", workflow_id="c-1", args=args), storage=DjangoStorage())
+        started = insert_start(RunStart(workflow="Crowd", workflow_id="c-1", args=args), storage=DjangoStorage())
         wait_for(lambda: len(log.read_text().splitlines()) > 6, what="visitors")
         os.kill(killed.child, signal.SIGKILL)
         dead_at = time.monotonic()

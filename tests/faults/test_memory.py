@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from django.db import transaction
 
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
+from temporalex_django.db.inserts import StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.models import Instance
 from tests.support.campaign import SCALE, scaled
 from tests.support.processes import resident, worker
@@ -40,7 +41,7 @@ def test_the_third_wave_of_parked_runs_takes_no_more_memory_than_the_second(
     def wave(number: int) -> list[StartedRun]:
         args = {"spins": 0}
         with transaction.atomic():
-            new = (NewStart(workflow="Ticking", workflow_id=f"t-{number}-{run}", args=args) for run in range(count))
+            new = (RunStart(workflow="Ticking", workflow_id=f"t-{number}-{run}", args=args) for run in range(count))
             return [insert_start(one, storage=storage) for one in new]
 
     def are(status: str, how_many: int) -> bool:

@@ -13,8 +13,9 @@ import pytest
 from django.db import connection, transaction
 
 from temporalex_django import WorkflowHandle
-from temporalex_django.db.inserts import NewStart, insert_message, insert_start
+from temporalex_django.db.inserts import insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.models import Message
 from tests.app.turns import spins
 from tests.support.campaign import scaled
@@ -33,8 +34,8 @@ ROUNDS = 6
 def test_the_p99_of_a_neighbour_stays_within_five_times_of_calm(subprocess_env: dict[str, str], tmp_path: Path) -> None:
     """The best of some rounds, each with its own calm before: what else the machine does only adds."""
     count, storage, vendor = scaled(2_000), DjangoStorage(), connection.vendor
-    long = insert_start(NewStart(workflow="Ticking", workflow_id="long", args={"spins": spins(1)}), storage=storage)
-    insert_start(NewStart(workflow="Ticking", workflow_id="small", args={"spins": 0}), storage=storage)
+    long = insert_start(RunStart(workflow="Ticking", workflow_id="long", args={"spins": spins(1)}), storage=storage)
+    insert_start(RunStart(workflow="Ticking", workflow_id="small", args={"spins": 0}), storage=storage)
     small: WorkflowHandle = WorkflowHandle("small")
 
     def left() -> int:

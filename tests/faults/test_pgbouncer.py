@@ -23,9 +23,10 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django.db.connections import worker_session
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
+from temporalex_django.db.inserts import StartedRun, insert_start
 from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning, UpdateTimeout
 from temporalex_django.models import Instance, Outbox, Worker
 from tests.app.durable import Tally
@@ -85,7 +86,7 @@ def env(subprocess_env: dict[str, str], pooled: dict[str, str]) -> dict[str, str
 
 def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{workflow}-1")
-    return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
+    return insert_start(RunStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
 def instance(started: StartedRun) -> Instance:

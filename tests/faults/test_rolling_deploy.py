@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from django.db.models import F
 
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
+from temporalex_django.db.inserts import StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.models import ActivityTask, Chain, Instance
 from tests.support.processes import worker
 from tests.support.waiting import wait_for
@@ -61,7 +62,7 @@ class Held(Workflow):
 
 
 def start(workflow: str, number: int, args: Any = None) -> StartedRun:
-    new = NewStart(workflow=workflow, workflow_id=f"{workflow}-{number}", args=number if args is None else args)
+    new = RunStart(workflow=workflow, workflow_id=f"{workflow}-{number}", args=number if args is None else args)
     return insert_start(new, storage=DjangoStorage())
 
 

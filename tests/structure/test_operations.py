@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import pytest
 
 from temporalex_django import WorkflowHandle
+from temporalex_django.engine.operator_overrides import OPERATOR_RULES
 from temporalex_django.operations.registry import ACTIONS, STEERING
-from temporalex_django.testing import memory_actions
+from temporalex_django.testing.memory_actions import MemoryOperator
 from tests.structure.source import PACKAGE, ROOT, modules, name, parse
 
-#: Operations that environments in memory do in methods of their own, not in ``MemoryOperator``.
-OF_THE_ENVIRONMENT = {"cancel", "terminate", "reset", "fork"}
 #: Folders whose users are people: an operation that they create asks for the permission of its class, on behalf of one.
 INTERFACES = ("admin", "forms", "management", "pages", "rest")
 #: Names of operation classes, and of variables and attributes that hold one of them.
@@ -35,27 +34,25 @@ def has_method(name: str) -> bool:
 
 
 def in_memory(name: str) -> bool:
-    """Whether memory performs the operation: in ``MemoryOperator``, or beside messages and reads."""
-    return name in memory_actions.OPERATIONS or name in OF_THE_ENVIRONMENT
-
-
-def other_permissions(names: Iterable[str], permissions: Mapping[str, str]) -> list[str]:
-    """Name the operations whose permission in memory is not the one that their class declares."""
-    return [
-        f"{name} takes {STEERING[name].permission}: add it to _PERMISSIONS of testing/memory_actions.py"
-        for name in names
-        if permissions.get(name, "retry_activity") != STEERING[name].permission
-    ]
+    """Whether memory performs the operation."""
+    return hasattr(MemoryOperator, name)
 
 
 def test_each_operation_is_a_method_of_the_handle_and_is_performed_in_memory() -> None:
     assert without_method(STEERING) == []
 
 
-def test_each_operation_takes_the_same_permission_in_memory() -> None:
-    names = [name for name in STEERING if name not in OF_THE_ENVIRONMENT]
+def test_each_operation_has_one_rule() -> None:
+    assert OPERATOR_RULES.keys() == STEERING.keys()
 
-    assert other_permissions(names, memory_actions._PERMISSIONS) == []
+
+@pytest.mark.parametrize("name", STEERING)
+def test_the_inputs_of_a_rule_are_those_of_the_operation(name: str) -> None:
+    rule, action = OPERATOR_RULES[name], STEERING[name]
+
+    assert rule.inputs == {spec.name: spec.choices or spec.kind for spec in action.inputs}
+    assert rule.edits == "".join(spec.name for spec in action.inputs if spec.edits)
+    assert (rule.task is not None) == (action.target_kind == "activity")
 
 
 def test_each_operation_is_on_a_how_to_page() -> None:
@@ -68,9 +65,6 @@ def test_what_is_missing_is_named() -> None:
     assert without_method(["juggle"]) == [
         "WorkflowHandle has no method juggle: see docs/how-to-add.md",
         "MemoryOperator has no method juggle: see docs/how-to-add.md",
-    ]
-    assert other_permissions(["pause"], {}) == [
-        "pause takes pause_instance: add it to _PERMISSIONS of testing/memory_actions.py"
     ]
 
 

@@ -133,9 +133,8 @@ UNREAD: dict[str, list[str]] = {
     ],
     "operations/graph_runner.py": ["schedule_resume:step", "schedule_resume:delay"],  # refused, whatever is given
     "operations/runs/history_action.py": ["why_not:seq"],
-    "operations/runs/control.py": ["why_not:seq", "parts:selection"],  # timers have no selectors
+    "operations/runs/control.py": ["parts:selection"],  # timers have no selectors
     "operations/human_tasks/operations.py": ["closed_error:error"],  # the row of the task says more
-    "operations/runs/failures.py": ["why_not:seq"],
     # actions on activities and timers read them
     "operations/runs/operator_action.py": [
         "parts:selection",
@@ -144,7 +143,6 @@ UNREAD: dict[str, list[str]] = {
         "selector_options:alias",
         "why_not:seq",
         "notice_of:run",
-        "why_not_task:task",
     ],
     "authoring/activity.py": [  # steps of graphs read them
         *(

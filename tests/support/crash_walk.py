@@ -19,8 +19,9 @@ from django.utils import timezone
 from temporalex_django.authoring.schedules.schedule import Overlap
 from temporalex_django.authoring.schedules.specs import parse_specs
 from temporalex_django.db import outbox
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
+from temporalex_django.db.inserts import StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.liveness import crash_markers
 from temporalex_django.models import ActivityTask, Instance, Schedule, Worker
 from temporalex_django.operations.bulk import StartBulk
@@ -34,7 +35,7 @@ MISSED = 999
 
 
 def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
-    return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
+    return insert_start(RunStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
 class Walk:

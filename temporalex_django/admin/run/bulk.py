@@ -371,7 +371,7 @@ def _refusal(action: type[OperatorRunAction[Any]], user: Person, run: Instance, 
         return action.refusal(run)
     if part_count:
         return None
-    return action.why_not_open(run) or _(
+    return action.why_not_run(run) or _(
         "none of the selected activities or timers of this run currently allows this action"
     )
 

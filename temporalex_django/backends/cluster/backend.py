@@ -22,7 +22,6 @@ from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db import outbox
 from temporalex_django.db.inserts import (
     InsertedMessage,
-    NewStart,
     StartedRun,
     delete_replaced,
     find_message,
@@ -36,6 +35,7 @@ from temporalex_django.db.sql_columns import sender_from_columns
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.external_messages import MessageFingerprint
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.models import ActivityTask, Instance, Outbox
 
@@ -70,21 +70,21 @@ class ClusterBackend:
 
     # -- starts and messages ------------------------------------------------------------------------------------------
 
-    def start(self, start: NewStart, *, storage: DjangoStorage) -> StartedRun:
+    def start(self, start: RunStart, *, storage: DjangoStorage) -> StartedRun:
         """Insert the rows of a chain, and the row of the outbox that starts it. See ``insert_start``."""
         with storage.transaction():
             started = insert_start(start, storage=storage)
             self._adopt([(start, started)], storage)
         return started
 
-    def start_many(self, starts: Sequence[NewStart], *, storage: DjangoStorage) -> list[StartedRun | AlreadyRunning]:
+    def start_many(self, starts: Sequence[RunStart], *, storage: DjangoStorage) -> list[StartedRun | AlreadyRunning]:
         """Insert the rows of these chains, and a row of the outbox for each. See ``insert_many``."""
         results = insert_many(starts, storage=storage)
         pairs = zip(starts, results, strict=True)
         self._adopt([(start, result) for start, result in pairs if isinstance(result, StartedRun)], storage)
         return results
 
-    def _adopt(self, pairs: Sequence[tuple[NewStart, StartedRun]], storage: DjangoStorage) -> None:
+    def _adopt(self, pairs: Sequence[tuple[RunStart, StartedRun]], storage: DjangoStorage) -> None:
         adopt([(ids.chain_id, cluster_id(start, ids.chain_id)) for start, ids in pairs], storage=storage)
         now = storage.now()
         for start, ids in pairs:
@@ -104,7 +104,7 @@ class ClusterBackend:
         if due_at is None:
             _own_rows.set((*_own_rows.get()[-100:], row))
 
-    def replace_input(self, start: NewStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
+    def replace_input(self, start: RunStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
         """Give the run that waits to begin the input and the time of a debounced start.
 
         ``sender`` counts as a person who started it. Returns None if no run of the class and version waits with this

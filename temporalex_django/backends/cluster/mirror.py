@@ -24,7 +24,7 @@ from temporalex_django.core.failures import error_data, run_failure_cause
 from temporalex_django.core.history.events import CLOSING, HistoryEvent
 from temporalex_django.core.names import TABLES
 from temporalex_django.db.human_tasks import closed_with_run
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_start, reopen_chain
+from temporalex_django.db.inserts import StartedRun, insert_start, reopen_chain
 from temporalex_django.db.messages import notify
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.turn_writes import delete_search_attributes
@@ -118,7 +118,7 @@ def _insert_chain(run: ObservedRun, storage: DjangoStorage, *, chain_id: UUID | 
     """
     is_ours = "chain" in run.facts
     ids = StartedRun(chain_id or (UUID(run.facts["chain"]) if is_ours else uuid7()), _row_id(run.facts) or uuid7())
-    start = NewStart(
+    start = RunStart(
         workflow_id=run.info.id,
         workflow=run.info.workflow,
         version=run.info.version,

@@ -31,8 +31,14 @@ from temporalex_django.db.inserts import reopen_chain
 from temporalex_django.db.retention import delete_chain
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import RunState
-from temporalex_django.engine.operator_overrides import absent_timer_text, allows_overrides, pause_run, pending_timers
-from temporalex_django.engine.reset import DROP, REDELIVER
+from temporalex_django.engine.operator_overrides import (
+    DROP,
+    REDELIVER,
+    absent_timer_text,
+    allows_overrides,
+    pause_run,
+    pending_timers,
+)
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import ActionNotPossible, ActivityNotFound, TemporalexError
 from temporalex_django.graph.durable_run import StepActivity

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,19 +23,22 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.activity_policy import FAULT
 from temporalex_django.engine.contracts.records import Outcome, RunState
 from temporalex_django.engine.external_messages import MessageFingerprint
+from temporalex_django.engine.refusals import (
+    closed_request_error,
+    counts_when_closed,
+    counts_when_paused,
+    paused_request_error,
+)
 from temporalex_django.errors import (
     ActionNotPossible,
     NestingError,
-    RunPaused,
     TooManyUpdates,
     UpdateTimeout,
-    WorkflowClosed,
     WorkflowSwitchedOff,
 )
 from temporalex_django.telemetry import definitions
 from temporalex_django.telemetry.recording import recorder
 
-_FINISHED_STATUSES = ("completed", "failed")
 #: Seconds for which a caller's turn processes messages that were sent earlier. Then a worker continues.
 _READ_WITHIN = 1.0
 
@@ -338,55 +341,43 @@ class TablesRequest:
 
     def _status_in_closed_run(self) -> UpdateStatus:
         """Return the status of a message that was accepted before the close. Raises ``WorkflowClosed`` for others."""
-        earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
-        status = None
-        if earlier_message is not None:
-            status = update_status(self.target.chain_id, self.message_id, storage=self.storage)
-        if (
-            earlier_message is not None
-            and status is not None
-            and status.outcome is not None
-            and status.outcome.status in _FINISHED_STATUSES
-        ):
-            earlier_message[1].require_same(
-                self.message_id,
-                MessageFingerprint(self.kind, self.message, self.call.payload, self.call.by.sender),
-                exact=self.call.exact,
-            )
+        if (status := self._earlier_status(counts_when_closed)) is not None:
             return status
-        # Its result is not read here: who sends a message may not be allowed to see it.
-        advice = "; it failed, and result() raises the error" if self.target.status == "failed" else ""
-        closed = WorkflowClosed(
-            f"{self.target.workflow} {self.target.workflow_id} is closed: {self.kind} {self.message!r} refused{advice}"
-        )
+        closed = closed_request_error(self._run_label, self.target.status, f"{self.kind} {self.message!r}")
         raise self.call.closed_error(closed) from closed
 
     def _status_in_paused_run(self) -> UpdateStatus:
         """Return the status of a message from before. Raises ``RunPaused`` or ``WorkflowSwitchedOff`` for a new one."""
-        earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
-        status = None
-        if earlier_message is not None:
-            status = update_status(self.target.chain_id, self.message_id, storage=self.storage)
-        if (
-            earlier_message is not None
-            and status is not None
-            and (status.outcome is None or status.outcome.status != "rejected")
-        ):
-            earlier_message[1].require_same(
-                self.message_id,
-                MessageFingerprint(self.kind, self.message, self.call.payload, self.call.by.sender),
-                exact=self.call.exact,
-            )
+        if (status := self._earlier_status(counts_when_paused)) is not None:
             return status
         if self.target.off:
             raise WorkflowSwitchedOff(
                 f"{self.target.workflow} is switched off: {self.kind} {self.message!r} of {self.target.workflow_id} refused; send it "
                 "again when it is on"
             )
-        raise RunPaused(
-            f"{self.target.workflow} {self.target.workflow_id} is paused: {self.kind} {self.message!r} refused; send it again "
-            "when it is unpaused"
+        raise paused_request_error(self._run_label, f"{self.kind} {self.message!r}")
+
+    @property
+    def _run_label(self) -> str:
+        return f"{self.target.workflow} {self.target.workflow_id}"
+
+    def _earlier_status(self, counts: Callable[[str | None], bool]) -> UpdateStatus | None:
+        """Return the status of this message if it was sent before and ``counts(status of its outcome)``, else None.
+
+        Raises ``MessageIdTaken`` if a different message was sent with its id.
+        """
+        earlier_message = find_message(self.target.chain_id, self.message_id, storage=self.storage)
+        if earlier_message is None:
+            return None
+        status = update_status(self.target.chain_id, self.message_id, storage=self.storage)
+        if status is None or not counts(None if status.outcome is None else status.outcome.status):
+            return None
+        earlier_message[1].require_same(
+            self.message_id,
+            MessageFingerprint(self.kind, self.message, self.call.payload, self.call.by.sender),
+            exact=self.call.exact,
         )
+        return status
 
     def _status(self) -> UpdateStatus:
         status = update_status(self.target.chain_id, self.message_id, storage=self.storage)

@@ -419,6 +419,27 @@ class RunWrite:
     # The run lives elsewhere, and its rows only mirror it: no turn of these tables is due.
     mirrored: bool = False
 
+    def next_state(self) -> RunState:
+        """Return the state of the chain as it has to be after the turn: that of the next run, if there is one."""
+        run = self.run
+        # The chain continues with a run that has no history yet. Its time does not go back.
+        if self.next_run is not None:
+            new: dict[str, Any] = {
+                "head_token": None,
+                "length": 0,
+                "activations": 0,
+                "failed_tries": 0,
+                "atomic_due": None,
+                "crashes": 0,
+            }
+            due_at = None if self.mirrored else run.due_at or run.activated_at
+            return replace(run, run_id=self.next_run.run_id, due_at=due_at, closed=False, **new)
+        # A run is forgiven once something was delivered to it and its process lives (decision 22).
+        crashes = 0 if self.delivered else run.crashes
+        if run.closed and (run.due_at or run.deadline):
+            return replace(run, due_at=None, deadline=None, crashes=crashes)
+        return run if crashes == run.crashes else replace(run, crashes=crashes)
+
     @property
     def is_closed_externally(self) -> bool:
         """True if the run was closed without running its code: by an operator, its parent or a timeout."""
@@ -440,8 +461,13 @@ class RunWrite:
         """True if the code of the run has cancelled activities and the run continues."""
         return bool(self.cancelled_tasks) and any(event.kind == "ActivityCancelled" for event in self.events)
 
-    def add_cancelled_inputs(self, inputs: Mapping[str, Any]) -> None:
-        """Add the ``inputs`` that people gave to activities to the events that cancel these activities.
+    @property
+    def loses_activities(self) -> bool:
+        """True if activities are dropped or cancelled, whose inputs may have been edited."""
+        return self.drops_open_activities or self.cancels_activities
+
+    def add_lost_inputs(self, inputs: Mapping[str, Any]) -> None:
+        """Add the ``inputs`` that people gave to activities to the events that cancel these, or that close the run.
 
         ``inputs`` has them by command number. Without a result, no other event would record them.
         """
@@ -451,13 +477,7 @@ class RunWrite:
                 edited_input = inputs.get(str(event.attributes.get("seq")))
             if edited_input is not None:
                 self.events[index] = replace(event, attributes={**event.attributes, "edited": edited_input})
-
-    def add_edited_inputs(self, inputs: Mapping[str, Any]) -> None:
-        """Add the ``inputs`` that people gave to activities to the event that closes the run.
-
-        ``inputs`` has them by command number. Closing the run drops these activities, so no result records the inputs.
-        """
-        if inputs:
+        if inputs and self.drops_open_activities:
             last = self.events[-1]
             self.events[-1] = replace(last, attributes={**last.attributes, "edited": dict(inputs)})
 

@@ -16,7 +16,6 @@ from uuid import UUID
 from temporalex_django.authoring.run_columns import RUN_COLUMNS, Origin
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.history.events import HistoryEvent
-from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.names import all_names
 from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.engine.activity_policy import FAULT
@@ -181,8 +180,7 @@ class MemoryTables:
         for task in [task for task, row in self.human_tasks.items() if row.chain_id == chain_id]:
             self.human_tasks.discard(task)
         for number in [number for number, row in self.messages.items() if row.chain_id == chain_id]:
-            self._inboxes[chain_id].discard(number)
-            self.messages.discard(number)
+            self._delete_message(number)
         for table in (self.run_ids, self.chains, self._fresh, self._open_keys):
             table.discard(chain_id)
 
@@ -199,17 +197,11 @@ class MemoryTables:
         meant.
         """
         chain_id = self._chain_by_run_id(ref)
-        names = None
-        if workflow is not None:
-            names = all_names(workflow)
+        names = None if workflow is None else all_names(workflow)
         if chain_id is not None and (names is None or self.current_run(chain_id).facts.workflow in names):
             return chain_id
-        run_ref = resolve_run(
-            ref, [candidate for candidate in self._run_refs(ref) if names is None or candidate.workflow in names]
-        )
-        if run_ref is None:
-            return None
-        return run_ref.chain_id
+        run_ref = resolve_run(ref, [run for run in self._run_refs(ref) if names is None or run.workflow in names])
+        return None if run_ref is None else run_ref.chain_id
 
     def _chain_by_run_id(self, ref: str) -> UUID | None:
         """Return the chain of the run whose run id ``ref`` is, or None."""
@@ -230,44 +222,40 @@ class MemoryTables:
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
-    def _add_message(
-        self,
-        chain_id: UUID,
-        kind: str,
-        name: str,
-        payload: Any,
-        *,
-        message_id: str | None = None,
-        run_id: UUID | None = None,
-        sender: Sender | None = None,
-        headers: Headers | None = None,
-        redelivered: bool = False,
-    ) -> int:
+    def _add_message(self, chain_id: UUID, kind: str, name: str, payload: Any, **fields: Any) -> int:
         """Add a message to the inbox of a chain; return its number, or the number of an earlier message with its id.
 
-        ``run_id`` is the run that waits for the result that the message carries. The other arguments have the meaning
-        of these fields of ``InboxMessage``.
+        ``fields`` are the other fields of ``InboxMessage``.
         """
-        if message_id is not None and (existing_number := self._message_numbers[chain_id].get(message_id)) is not None:
+        existing_number = self._message_numbers[chain_id].get(fields.get("message_id") or "")
+        if existing_number is not None:
             return existing_number
-        number, payload = next(self._ids), deep_copy(payload)
-        message = InboxMessage(
-            id=number,
-            kind=kind,
-            name=name,
-            payload=payload,
-            message_id=message_id,
-            run_id=run_id,
-            sender=sender,
-            headers=headers,
-            redelivered=redelivered,
+        return self._store_message(chain_id, InboxMessage(id=0, kind=kind, name=name, payload=payload, **fields))
+
+    def _store_message(self, chain_id: UUID, message: InboxMessage, outcome: Outcome | None = None) -> int:
+        """Store a message under the next number, at the end of the inbox unless it has an outcome already."""
+        number = next(self._ids)
+        message = replace(message, id=number, payload=deep_copy(message.payload))
+        self.messages[number] = MemoryMessage(
+            message=message, chain_id=chain_id, fresh=outcome is None, outcome=deep_copy(outcome)
         )
-        self.messages[number] = MemoryMessage(message=message, chain_id=chain_id)
-        self._inboxes[chain_id][number] = None
-        self._mark_fresh(chain_id, number)
-        if message_id is not None:
-            self._message_numbers[chain_id][message_id] = number
+        if outcome is None:
+            self._inboxes[chain_id][number] = None
+            self._mark_fresh(chain_id, number)
+        if message.message_id is not None:
+            self._message_numbers[chain_id][message.message_id] = number
         return number
+
+    def _delete_message(self, number: int) -> None:
+        """Delete a message. If it has a message id, another message may use the id then."""
+        if (row := self.messages.discard(number)) is not None:
+            self._inboxes[row.chain_id].discard(number)
+            if row.message.message_id is not None:
+                self._message_numbers[row.chain_id].discard(row.message.message_id)
+
+    def _messages_of(self, chain_id: UUID) -> list[InboxMessage]:
+        """Return the messages in the inbox of a chain, oldest first."""
+        return [self.messages[number].message for number in sorted(self._inboxes[chain_id])]
 
     def has_message(self, chain_id: UUID, message_id: str) -> bool:
         """Return True if the chain has ever received a message with that message id."""

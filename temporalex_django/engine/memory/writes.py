@@ -38,6 +38,7 @@ from temporalex_django.engine.contracts.records import (
     TaskState,
 )
 from temporalex_django.engine.external_messages import (
+    PARENT_CLOSE_KINDS,
     PARENT_CLOSED,
     Delivery,
     FinishedActivity,
@@ -47,9 +48,9 @@ from temporalex_django.engine.external_messages import (
 )
 from temporalex_django.engine.ids import resolve_run, run_id_taken_error, uuid7
 from temporalex_django.engine.memory.tables import MemoryMessage, MemoryRun, MemoryTables, Table, start_labels
-from temporalex_django.engine.run_start import RunStart
+from temporalex_django.engine.run_start import RunStart, open_already_error
 from temporalex_django.engine.scheduling import Capacity, EagerClaim
-from temporalex_django.errors import AlreadyRunning, AmbiguousId, InvalidId
+from temporalex_django.errors import AmbiguousId, InvalidId
 
 # --- inserts ----------------------------------------------------------------------------------------------------------
 #
@@ -67,9 +68,7 @@ class MemoryInserts(MemoryTables):
         """
         chain_id = self._new_chain(start)
         if chain_id is None:
-            raise AlreadyRunning(
-                f"{start.workflow} {start.workflow_id!r} is open already: use its handle, or another id"
-            )
+            raise open_already_error(start)
         return chain_id
 
     def _new_chain(self, start: RunStart) -> UUID | None:
@@ -180,43 +179,21 @@ class MemoryInserts(MemoryTables):
         A message replaces the one that has its id, unless that one is unread. ``received`` is the number of signals in
         the history of the run.
         """
-        inbox, ids = self._inboxes[chain], self._message_numbers[chain]
-        unread_messages = [self.messages[number].message for number in sorted(inbox)]
-        unread_messages = [message for message in unread_messages if message.kind in EXTERNAL_KINDS]
-        for message in unread_messages:
-            self._delete_message(chain, message.id, message.message_id)
-        unread_ids = {message.message_id for message in unread_messages}
+        unread_messages = [message for message in self._messages_of(chain) if message.kind in EXTERNAL_KINDS]
+        unread_ids = {message.message_id for message in unread_messages} - {None}
+        messages = [message for message in messages if message.message_id not in unread_ids]
+        replaced = [self._message_numbers[chain].get(message.message_id or "", 0) for message in messages]
+        for number in {message.id for message in unread_messages} | {*replaced}:
+            self._delete_message(number)  # no message has the number 0
         for pending in messages:
-            if pending.message_id is not None and pending.message_id in unread_ids:
-                continue
-            if pending.message_id is not None and (existing_number := ids.get(pending.message_id)) is not None:
-                self._delete_message(chain, existing_number, pending.message_id)
             message_id = str(uuid4()) if pending.kind == REQUEST else pending.message_id
-            self._add_message(
-                chain,
-                pending.kind,
-                pending.name,
-                pending.payload,
-                message_id=message_id,
-                sender=pending.sender,
-                headers=pending.headers,
-                redelivered=pending.kind != "signal",  # signals wait in any case
-            )
-        # Numbers give the order, so unread messages are inserted again behind the others.
+            # Signals wait in any case.
+            message = replace(_inbox_message(pending), message_id=message_id, redelivered=pending.kind != "signal")
+            self._store_message(chain, message)
+        # Numbers give the order, so unread messages are stored again behind the others.
         for message in unread_messages:
-            number = self._add_message(
-                chain,
-                message.kind,
-                message.name,
-                message.payload,
-                message_id=message.message_id,
-                sender=message.sender,
-                headers=message.headers,
-                redelivered=message.redelivered,
-            )
-            if message.after is not None and message.after <= received:
-                message_row = self.messages[number]
-                self.messages[number] = replace(message_row, message=replace(message_row.message, after=message.after))
+            is_behind = message.after is None or message.after > received
+            self._store_message(chain, replace(message, after=None if is_behind else message.after))
 
     def message_statuses(self, chain: UUID, ids: Collection[str]) -> dict[str, str]:
         """Return the statuses of messages of a chain by message id: "unread", or the status of the outcome.
@@ -236,10 +213,7 @@ class MemoryInserts(MemoryTables):
             number for message in ids if (number := self._message_numbers[source_chain].get(message)) is not None
         )
         for row in [self.messages[number] for number in numbers if self.messages[number].is_failed]:
-            number = next(self._ids)
-            message = replace(row.message, id=number)
-            self.messages[number] = replace(row, message=message, chain_id=target_chain)
-            self._message_numbers[target_chain][str(message.message_id)] = number
+            self._store_message(target_chain, row.message, row.outcome)
 
     def store_settled_messages(self, chain: UUID, messages: Sequence[tuple[PendingMessage, Outcome]]) -> None:
         """Store messages from the history of a run, with their outcomes, in a chain that has none of them.
@@ -247,28 +221,7 @@ class MemoryInserts(MemoryTables):
         So a message that is sent again does not count twice.
         """
         for message, outcome in messages:
-            number = next(self._ids)
-            inbox_message = InboxMessage(
-                id=number,
-                kind=message.kind,
-                name=message.name,
-                payload=deep_copy(message.payload),
-                message_id=message.message_id,
-                sender=message.sender,
-                headers=message.headers,
-            )
-            self.messages[number] = MemoryMessage(
-                message=inbox_message, chain_id=chain, fresh=False, outcome=deep_copy(outcome)
-            )
-            if message.message_id is not None:
-                self._message_numbers[chain][message.message_id] = number
-
-    def _delete_message(self, chain: UUID, number: int, message_id: str | None) -> None:
-        """Delete the message with this number. If it has a message id, another message may use the id then."""
-        self._inboxes[chain].discard(number)
-        self.messages.discard(number)
-        if message_id is not None:
-            self._message_numbers[chain].discard(message_id)
+            self._store_message(chain, _inbox_message(message), outcome)
 
     def send(
         self,
@@ -296,7 +249,7 @@ class MemoryInserts(MemoryTables):
                 sender and sender.key,
             )
             if message_row.is_id_free or (message_row.is_failed and is_same):
-                self._delete_message(chain_id, existing_number, message_id)
+                self._delete_message(existing_number)
             else:
                 MessageFingerprint(existing.kind, existing.name, existing.payload, existing.sender).require_same(
                     message_id, MessageFingerprint(kind, name, payload, sender), exact=False
@@ -438,22 +391,11 @@ class MemoryTasks(MemoryTables):
                     assert task.chain_id is not None  # there are no background tasks here
                     self._drop_tasks(task.run_id, [task.seq])
                     kind, attributes = result.outcome
-                    queue = self.chains[task.chain_id].queue
-                    activity = FinishedActivity(
-                        id=task.id,
-                        chain_id=task.chain_id,
-                        run_id=task.run_id,
-                        queue=queue,
-                        kind=kind,
-                        attributes=deep_copy(attributes),
-                        headers=task.headers,
-                    )
-                    activities.append(activity)
+                    shared: dict[str, Any] = {n: getattr(task, n) for n in ("id", "chain_id", "run_id", "headers")}
+                    queue, copied = self.chains[task.chain_id].queue, deep_copy(attributes)
+                    activities.append(FinishedActivity(kind=kind, attributes=copied, queue=queue, **shared))
                 elif result.retry_at is not None:
-                    if result.count:
-                        attempt = result.task.attempt
-                    else:
-                        attempt = result.task.attempt - 1
+                    attempt = result.task.attempt - (not result.count)
                     self._record_failure(task.id, result.failure)
                     released_task = replace(task, owner=None, started_at=None, beat_at=None, attempt=attempt)
                     self._make_available(replace(released_task, due_at=result.retry_at))
@@ -542,14 +484,8 @@ class MemoryTasks(MemoryTables):
         for key, details in heartbeats.items():
             if (task := self._fenced_task(*key)) is None:
                 continue
-            if isinstance(details, bytes):
-                plain = JsonCodec().decode(details)
-            else:
-                plain = deep_copy(details)
-            if plain is None:
-                latest_details = task.heartbeat_details
-            else:
-                latest_details = plain
+            plain = JsonCodec().decode(details) if isinstance(details, bytes) else deep_copy(details)
+            latest_details = task.heartbeat_details if plain is None else plain
             self.open_tasks[task.id] = replace(task, beat_at=self.clock, heartbeat_details=latest_details)
             valid.add(key)
         return valid
@@ -653,15 +589,10 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
     def _close_children(self, parent: RunState) -> None:
         """Ask the open children of a run that closes to cancel, or to terminate, as their ``parent_close`` says."""
         for chain_id in self._children[parent.run_id].values():
-            if chain_id not in self.chains:
-                continue  # somebody has deleted it
-            policy = self.current_run(chain_id).facts.parent_close
-            if not self.chains[chain_id].closed and policy != "abandon":
-                if policy == "request_cancel":
-                    kind = "cancel"
-                else:
-                    kind = "terminate"
-                self._add_message(chain_id, kind, "", dict(PARENT_CLOSED))
+            if chain_id in self.chains and not self.chains[chain_id].closed:
+                kind = PARENT_CLOSE_KINDS.get(self.current_run(chain_id).facts.parent_close or "")
+                if kind is not None:
+                    self._add_message(chain_id, kind, "", dict(PARENT_CLOSED))
 
     # -- the run itself -----------------------------------------------------------------------------------------------
 
@@ -684,7 +615,7 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
             self._open_keys.discard(state.chain_id)
         if write.next_run is not None:
             self._add_next_run(state, write.next_run)
-        self.chains[state.chain_id] = _state_after(write)
+        self.chains[state.chain_id] = replace(write.next_state())
 
     def _change_run(self, run: MemoryRun, write: RunWrite) -> None:
         """Store the columns of a run's row that ``write`` changes; some of them are fields of its record, too."""
@@ -719,23 +650,17 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         What would be lost are the inputs that people have edited, and the results that the run has not read. A reset
         needs both.
         """
-        run_id, inbox = write.run.run_id, self._inboxes[write.run.chain_id]
-        if write.drops_open_activities:
-            write.add_edited_inputs(edited_inputs(self.tasks_of_run(run_id)))
-        if write.cancels_activities:
-            write.add_cancelled_inputs(edited_inputs(self.tasks_of_run(run_id)))
+        if write.loses_activities:
+            write.add_lost_inputs(edited_inputs(self.tasks_of_run(write.run.run_id)))
         if write.is_closed_externally:
-            write.add_unread_results(self.messages[number].message for number in sorted(inbox))
+            write.add_unread_results(self._messages_of(write.run.chain_id))
 
     def _settle_messages(self, write: RunWrite) -> None:
         """Store what a turn did with the messages of the inbox: consumed, answered, left to wait, or failed."""
         chain_id = write.run.chain_id
         inbox, ids = self._inboxes[chain_id], self._message_numbers[chain_id]
         for number in write.consumed:
-            inbox.discard(number)
-            removed = self.messages.discard(number)
-            if removed is not None and removed.message.message_id is not None:
-                ids.discard(removed.message.message_id)
+            self._delete_message(number)
         for number in write.parked:
             self._update_message(number, fresh=False)
         for number, outcome in write.settled.items():
@@ -764,18 +689,15 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         if existing_number is not None:
             self._update_message(existing_number, fresh=False, outcome=outcome)
             return
-        number = next(self._ids)
-        message = InboxMessage(
-            id=number,
+        signal = PendingMessage(
             kind="signal",
             name=failed.name,
-            payload=deep_copy(failed.payload),
+            payload=failed.payload,
             message_id=failed.id,
             sender=failed.sender,
             headers=failed.headers,
         )
-        self.messages[number] = MemoryMessage(message=message, chain_id=chain_id, fresh=False, outcome=outcome)
-        self._message_numbers[chain_id][failed.id] = number
+        self._store_message(chain_id, _inbox_message(signal), outcome)
 
     def redeliver(self, chain_id: UUID, message_id: str) -> bool:
         """Put a failed message at the end of its inbox, as new.
@@ -786,13 +708,8 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         if number is None:
             return False
         message = self.messages[number].message
-        self._delete_message(chain_id, number, message_id)
-        self._add_message(
-            *(chain_id, "signal", message.name, message.payload),
-            message_id=message_id,
-            sender=message.sender,
-            headers=message.headers,
-        )
+        self._delete_message(number)
+        self._store_message(chain_id, replace(message, after=None))
         return True
 
     def discard(self, chain_id: UUID, message_id: str) -> bool:
@@ -852,27 +769,14 @@ def _successor_record(record: RunRecord, new: NewRun) -> RunRecord:
     return replace(record, run_id=new.run_id, started_at=None, starts_at=None, start_before=None, **changes)
 
 
-def _state_after(write: RunWrite) -> RunState:
-    """Return the state of the chain's current run after the turn: the next run, if the turn has made one."""
-    run = write.run
-    # The next run has no history yet. ``activated_at`` stays, since time does not go back.
-    if write.next_run is not None:
-        successor_fields: dict[str, Any] = {
-            "head_token": None,
-            "length": 0,
-            "activations": 0,
-            "failed_tries": 0,
-            "atomic_due": None,
-        }
-        return replace(
-            run,
-            run_id=write.next_run.run_id,
-            due_at=run.due_at or run.activated_at,
-            crashes=0,
-            closed=False,
-            **successor_fields,
-        )
-    state = replace(run, crashes=0 if write.delivered else run.crashes)
-    if run.closed:
-        return replace(state, due_at=None, deadline=None)
-    return state
+def _inbox_message(message: PendingMessage) -> InboxMessage:
+    """Return a message of a history as a message for an inbox, without a number."""
+    return InboxMessage(
+        id=0,
+        kind=message.kind,
+        name=message.name,
+        payload=message.payload,
+        message_id=message.message_id,
+        sender=message.sender,
+        headers=message.headers,
+    )

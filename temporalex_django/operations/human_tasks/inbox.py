@@ -14,11 +14,12 @@ from django.db.models.functions import Now
 
 from temporalex_django import access
 from temporalex_django.access import redactor_for
-from temporalex_django.authoring import authorization
+from temporalex_django.authoring import authorization, human_tasks
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.human_tasks import OpenHumanTask
+from temporalex_django.core.human_tasks import ending_text
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, WorkflowNotFound
-from temporalex_django.models import Candidate, Ending, HumanTask, HumanTaskQuerySet, Instance
+from temporalex_django.models import Candidate, HumanTask, HumanTaskQuerySet, Instance
 from temporalex_django.operations.base import storage
 
 #: Kinds of waits that may have a human task.
@@ -98,17 +99,7 @@ def to_open_human_task(task: HumanTask) -> OpenHumanTask:
 
 def outcome_text(task: HumanTask) -> str:
     """Return how a closed task ended, as a clause such as "ann decided 'approved' at …"."""
-    at = ""
-    if task.closed_at is not None:
-        at = task.closed_at.isoformat(timespec="seconds")
-    match task.ending:
-        case Ending.DECIDED:
-            return f"{task.decided_by_name or 'code'} decided {task.outcome!r} at {at}"
-        case Ending.OVERDUE:
-            return f"nobody had decided by {at}, when it was due"
-        case Ending.CANCELLED:
-            return f"the run stopped waiting for it at {at}"
-    return f"the run ended at {at}"
+    return ending_text(task.ending, task.closed_at, outcome=task.outcome, decided_by=task.decided_by_name)
 
 
 def find_task(pk: UUID | str, user: Person | None) -> HumanTask:
@@ -154,18 +145,12 @@ def matching_candidate(user: Person, task: HumanTask) -> tuple[str, Person] | No
     The candidate is text such as ``group:managers``. The person is the user, or somebody on whose behalf they decide. A
     match of an excluded user is returned only if there is no other one.
     """
-    candidates = candidates_of(task)
-    excluded_match = None
-    for person in (user, *principals(user)):
-        for candidate in candidates:
-            if authorization.matches_candidate(person, candidate, permits=access.policy().permits):
-                # An excluded match is kept: it makes the error say that four eyes are the reason, instead of a lack of
-                # rights.
-                if not task.four_eyes or not is_excluded(person, task):
-                    return candidate, person
-                excluded_match = excluded_match or (candidate, person)
-                break
-    return excluded_match
+    return human_tasks.matching_candidate(
+        (user, *principals(user)),
+        candidates_of(task),
+        permits=access.policy().permits,
+        is_excluded=lambda person: bool(task.four_eyes) and is_excluded(person, task),
+    )
 
 
 def candidates_of(task: HumanTask) -> list[str]:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, ClassVar, TypeVar, cast
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django import access, signals
-from temporalex_django.authoring import authorization
+from temporalex_django.authoring import authorization, human_tasks
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.handle import ANSWER_TIMEOUT
@@ -37,7 +38,6 @@ from temporalex_django.errors import (
     HumanTaskClaimed,
     HumanTaskClosed,
     HumanTaskNotFound,
-    PayloadError,
     TemporalexError,
     WorkflowClosed,
 )
@@ -205,18 +205,13 @@ def require_candidate(user: Person, task: HumanTask) -> tuple[str, Person]:
     Raises ``ActionNotPermitted`` if no candidate matches. Raises ``FourEyes`` if the user or that person is excluded,
     for example because they started the run or decided an earlier approval.
     """
-    candidacy = matching_candidate(user, task)
-    if candidacy is None:
-        candidates = ", ".join(task.asked)
-        raise ActionNotPermitted(f"{user} may not decide {task_label(task)}: the candidates are {candidates}")
-    # Both the user and the person they represent must qualify: deciding for somebody else must not evade four eyes.
-    for person in {authorization.sender_key(user): user, authorization.sender_key(candidacy[1]): candidacy[1]}.values():
-        if is_excluded(person, task):
-            raise FourEyes(
-                f"{user} may not decide {task_label(task)}: a different user must decide, because {person} "
-                "started, forked or scheduled the run, or decided an earlier approval"
-            )
-    return candidacy
+    return human_tasks.require_candidacy(
+        user,
+        matching_candidate(user, task),
+        candidates=task.asked,
+        label=task_label(task),
+        is_excluded=partial(is_excluded, task=task),
+    )
 
 
 def require_open(task: HumanTask) -> None:
@@ -235,7 +230,7 @@ def task_label(task: HumanTask) -> str:
 
     The title is left out, because people who may not see it read these messages.
     """
-    return f"the human task {task.key!r} of {task.workflow} {task.workflow_id}"
+    return human_tasks.task_label(task.key, f"{task.workflow} {task.workflow_id}")
 
 
 def why_not(task: HumanTask, user: Person) -> str | None:
@@ -568,8 +563,7 @@ class Decide(RequestAction):
         self.comment = fit_note(comment, label="the comment")
         self.form = form
         self._is_resend = False
-        if not isinstance(outcome, str) or outcome not in self.task.outcomes:
-            raise PayloadError(f"{task_label(self.task)} accepts {', '.join(self.task.outcomes)}, not {outcome!r}")
+        human_tasks.require_outcome(self.task.outcomes, outcome, label=task_label(self.task))
         target = find_chain(self.task.chain_id, storage=storage())
         payload = {
             # Pages show the beginning of a payload, so what the person wrote comes first.
@@ -629,9 +623,7 @@ class Decide(RequestAction):
 
     @property
     def user(self) -> Person:
-        if self.by.user is None:
-            raise ActionNotPermitted(f"{task_label(self.task)} must be decided by a user: pass by=user")
-        return self.by.user
+        return human_tasks.require_user(self.by.user, label=task_label(self.task))
 
     def check(self) -> None:
         """Check that the user may decide the task, and that it is still open and has the form that they filled in.

@@ -12,6 +12,7 @@ from django.conf import settings
 from django.db import transaction
 from django.utils.functional import Promise
 from django.utils.text import format_lazy
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.authoring import workflow as workflows
@@ -28,6 +29,7 @@ from temporalex_django.core.names import TEMPORAL, fit_note
 from temporalex_django.db.background_hooks import run_due
 from temporalex_django.db.inserts import insert_message, notify_on_commit
 from temporalex_django.db.retention import delete_chain
+from temporalex_django.engine import operator_overrides
 from temporalex_django.engine.activity_policy import begins_later, is_due
 from temporalex_django.engine.blocked import CRASH, retry_immediately
 from temporalex_django.engine.contracts.records import RunState
@@ -219,7 +221,6 @@ class Cancel(OperatorRunAction[None]):
 
     name: ClassVar[str] = "cancel"
     cluster: ClassVar[str | Promise] = "asks"
-    permission: ClassVar[str] = "cancel_instance"
     label: ClassVar[Promise] = _("Cancel")
     summary: ClassVar[Promise] = _("Ask a run to end.")
     effect: ClassVar[Promise] = _("The code of a function workflow may clean up first. A graph ends at once.")
@@ -303,7 +304,7 @@ class Cancel(OperatorRunAction[None]):
         """Send the cancel request. Raises ``WorkflowClosed`` if the run was closed when ``target`` was read."""
         target, body = self.target, {"reason": self.reason}
         if target.closed:
-            self.refuse(_("the run is already closed"), closed=True)
+            self.refuse(self.why_not_run(target.row) or "", closed=True)
         # An INSERT locks no row of the run, so a request never waits for a worker that has it (see decision 6).
         with self.audit_transaction():
             if (remote := self.remote) is None:
@@ -328,7 +329,6 @@ class Terminate(OperatorRunAction[None]):
 
     name: ClassVar[str] = "terminate"
     cluster: ClassVar[str | Promise] = "asks"
-    permission: ClassVar[str] = "terminate_instance"
     forced: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Terminate")
     summary: ClassVar[Promise] = _("Terminate a run.")
@@ -367,7 +367,6 @@ class Delete(OperatorRunAction[None]):
 
     name: ClassVar[str] = "delete"
     cluster: ClassVar[str | Promise] = "asks"
-    permission: ClassVar[str] = "delete_instance"
     forced: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Delete")
     summary: ClassVar[Promise] = _("Delete a run.")
@@ -380,10 +379,8 @@ class Delete(OperatorRunAction[None]):
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        del seq
-        if run.is_open or not run.chain.closed:
-            return str(_("the run is open: cancel or terminate it first"))
-        return None
+        # An earlier run of a chain is closed, too, but the chain is deleted as a whole.
+        return super().why_not(run if run.is_open or run.chain.closed else run.chain.run, seq=seq)
 
     def perform(self) -> None:
         with self.storage.transaction():
@@ -409,7 +406,6 @@ class Pause(OperatorRunAction[None]):
 
     name: ClassVar[str] = "pause"
     cluster: ClassVar[str | Promise] = "at once"
-    permission: ClassVar[str] = "pause_instance"
     label: ClassVar[Promise] = _("Pause")
     summary: ClassVar[Promise] = _("Pause a run.")
     effect: ClassVar[Promise] = _(
@@ -417,14 +413,6 @@ class Pause(OperatorRunAction[None]):
         "are refused. Running activities continue."
     )
     done: ClassVar[Promise] = _("The run is paused.")
-
-    @classmethod
-    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        if reason := super().why_not(run, seq=seq):
-            return reason
-        if run.paused is None:
-            return None
-        return str(_("the run is already paused"))
 
     def is_done(self, run: Instance) -> bool:
         return run.is_open and run.paused is not None
@@ -445,7 +433,6 @@ class Unpause(OperatorRunAction[None]):
 
     name: ClassVar[str] = "unpause"
     cluster: ClassVar[str | Promise] = "at once"
-    permission: ClassVar[str] = "pause_instance"
     label: ClassVar[Promise] = _("Unpause")
     summary: ClassVar[Promise] = _("Unpause a run.")
     effect: ClassVar[Promise] = _(
@@ -463,14 +450,6 @@ class Unpause(OperatorRunAction[None]):
                 "its code is fixed."
             )
         return self.done
-
-    @classmethod
-    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        if reason := super().why_not(run, seq=seq):
-            return reason
-        if run.paused is None:
-            return str(_("the run is not paused"))
-        return None
 
     def is_done(self, run: Instance) -> bool:
         return run.is_open and run.paused is None
@@ -532,7 +511,6 @@ class SkipTimer(OperatorRunAction[None]):
 
     name: ClassVar[str] = "skip_timer"
     cluster: ClassVar[str | Promise] = "at once"
-    permission: ClassVar[str] = "retry_activity"
     label: ClassVar[Promise] = _("Fire now")
     summary: ClassVar[Promise] = _("Fire a timer now.")
     effect: ClassVar[Promise] = _("The run continues as if the time were up.")
@@ -542,7 +520,7 @@ class SkipTimer(OperatorRunAction[None]):
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        if reason := cls.why_not_open(run):
+        if reason := super().why_not(run, seq=seq):
             return reason
         if run.backend == TEMPORAL:
             return None  # the run itself says which timers are running
@@ -555,7 +533,7 @@ class SkipTimer(OperatorRunAction[None]):
         if seq not in timers:
             return absent_timer_text(timers)
         if _was_fired(run, seq):
-            return str(_("somebody has already fired it"))
+            return gettext(operator_overrides.ALREADY_FIRED)
         return None
 
     def is_done(self, run: Instance) -> bool:
@@ -617,7 +595,6 @@ class TryAgain(OperatorRunAction[None]):
     cluster: ClassVar[str | Promise] = _(
         "a task that fails on a Temporal cluster is tried again by the server: correct the code and deploy it"
     )
-    permission: ClassVar[str] = "pause_instance"
     label: ClassVar[Promise] = _("Try again now")
     summary: ClassVar[Promise] = _("Try a blocked run again now.")
     effect: ClassVar[Promise] = _(
@@ -626,22 +603,11 @@ class TryAgain(OperatorRunAction[None]):
     )
     done: ClassVar[Promise] = _("The run is retried now.")
 
-    @classmethod
-    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        if reason := super().why_not(run, seq=seq):
-            return reason
-        if run.blocked is None:
-            return str(_("the run is not blocked"))
-        if run.paused is None:
-            return None
-        return str(_("the run is paused: unpause it first"))
-
     def perform(self) -> None:
         with self.storage.transaction():
             run, now = self.lock_run(), self.storage.now()
             if is_due(run.due_at, now):
-                reason = _("it is already due: the next worker that polls its queue retries it")
-                self.refuse(reason, closed=False, already_done=True)
+                self.refuse(gettext(operator_overrides.ALREADY_DUE), closed=False, already_done=True)
             self.storage.write([retry_immediately(run, now=now)])
             self.record(self.target.audit_subject, reason=self.reason)
             notify_on_commit(alias=self.storage.alias, queues=[run.queue])

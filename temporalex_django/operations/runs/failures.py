@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from django.utils.functional import Promise
-from django.utils.text import format_lazy
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.conf import get_settings
@@ -15,6 +15,7 @@ from temporalex_django.core.payloads.codec import digest
 from temporalex_django.db.graph_storage import TaskSource
 from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.db.messages.inbox import HandledMessage, discard, failed_count, failed_messages, redeliver
+from temporalex_django.engine import operator_overrides
 from temporalex_django.engine.operator_overrides import (
     immediate_retry,
     input_digests,
@@ -39,7 +40,6 @@ class FailedMessageAction(OperatorRunAction[None]):
     audit log records the id of each message and the digest of its payload.
     """
 
-    permission: ClassVar[str] = "redeliver_message"
     inputs: ClassVar[tuple[Input, ...]] = (
         Input(
             name="message",
@@ -51,10 +51,9 @@ class FailedMessageAction(OperatorRunAction[None]):
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        del seq
-        if failed_count(run):
-            return None
-        return str(_("the run has no failed message"))
+        if reason := super().why_not(run, seq=seq):
+            return reason
+        return None if failed_count(run) else gettext(operator_overrides.NO_FAILED_MESSAGE)
 
     @abstractmethod
     def act(self, message_id: str) -> HandledMessage | None:
@@ -76,9 +75,8 @@ class FailedMessageAction(OperatorRunAction[None]):
             for message_id in message_ids:
                 handled = self.act(message_id)
                 if handled is None:
-                    self.refuse(
-                        format_lazy(_("the run has no failed message with the id {id}"), id=message_id), closed=False
-                    )
+                    reason = gettext(operator_overrides.NO_SUCH_FAILED_MESSAGE).format(id=message_id)
+                    self.refuse(reason, closed=False)
                 else:
                     self.record(
                         self.target.audit_subject,
@@ -105,10 +103,6 @@ class Redeliver(FailedMessageAction):
         "The run receives the message again, with the same payload, after the messages that are already waiting."
     )
     done: ClassVar[Promise] = _("The run receives the message in its next turn.")
-
-    @classmethod
-    def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        return cls.why_not_open(run) or super().why_not(run, seq=seq)
 
     def act(self, message_id: str) -> HandledMessage | None:
         if (remote := self.remote) is not None:
@@ -177,14 +171,6 @@ class RetryActivity(ActivityAction):
         ),
     )
 
-    @classmethod
-    def why_not_task(cls, task: ActivityTask) -> str | None:
-        if task.owner is not None:
-            return str(_("an attempt is running now"))
-        if task.attempt:
-            return None
-        return str(_("it has not been attempted yet"))
-
     def is_done(self, run: Instance) -> bool:
         assert self.seq is not None
         tasks = ActivityTask.objects.using(self.storage.alias).filter(run_id=run.pk, seq=self.seq)
@@ -227,8 +213,6 @@ class CompleteActivity(ActivityAction):
 
     name: ClassVar[str] = "complete_activity"
     cluster: ClassVar[str | Promise] = "at once"
-    permission: ClassVar[str] = "complete_activity"
-    sees_payloads: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Complete by hand")
     summary: ClassVar[Promise] = _("Complete an activity by hand.")
     effect: ClassVar[Promise] = _(
@@ -264,8 +248,6 @@ class FailActivity(ActivityAction):
 
     name: ClassVar[str] = "fail_activity"
     cluster: ClassVar[str | Promise] = "at once"
-    permission: ClassVar[str] = "fail_activity"
-    sees_payloads: ClassVar[bool] = True
     label: ClassVar[Promise] = _("Fail by hand")
     summary: ClassVar[Promise] = _("Fail an activity by hand.")
     effect: ClassVar[Promise] = _(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, TypeVar
@@ -10,13 +10,14 @@ from uuid import UUID
 
 from django.utils.functional import Promise
 from django.utils.text import format_lazy
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django import access
 from temporalex_django.access import Operation
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
-from temporalex_django.authoring.workflow import Workflow, fork_options, start_options
+from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.backends.host import host
 from temporalex_django.backends.protocol import RunTarget, find_run_class, runs_in_workers_only
 from temporalex_django.backends.routing import read_history
@@ -24,21 +25,17 @@ from temporalex_django.backends.tables import inline_turn
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import replay
 from temporalex_django.core.history.events import HistoryEvent, ReplayDifference
-from temporalex_django.core.human_tasks import fork_snapshot
-from temporalex_django.db.inserts import NewStart, copy_forked_columns, insert_start, reopen_chain
-from temporalex_django.engine import reset
+from temporalex_django.db.inserts import copy_forked_columns, insert_start, reopen_chain
+from temporalex_django.engine import operator_overrides, reset
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.ids import token, uuid7
+from temporalex_django.engine.operator_overrides import DROP, REDELIVER
 from temporalex_django.engine.reset import (
-    DROP,
-    REDELIVER,
     ReplayCheck,
     ResetPlan,
     check_replay,
-    fork_id,
-    make_plan,
-    should_redeliver,
-    successors,
+    plan_of_run,
+    start_of_fork,
 )
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.watchdog import watchdog
@@ -65,7 +62,6 @@ class ReplayFromAction(OperatorRunAction[T]):
     match the history up to there.
     """
 
-    permission: ClassVar[str] = "reset_instance"
     _replay_check: ReplayCheck | None = None
     #: True if the operation is possible without naming an activation even if the run has no problem.
     allows_any_point: ClassVar[bool] = False
@@ -150,20 +146,20 @@ class ReplayFromAction(OperatorRunAction[T]):
             self.refuse(
                 str(self.why_not(Instance(workflow=run_record.workflow, version=run_record.version))), closed=False
             )
-        redeliver = should_redeliver(self.input_values.get("messages", REDELIVER))
-        plan = make_plan(
-            storage.histories({run_id: 0})[run_id],
+        inputs = self.input_values
+        plan = plan_of_run(
+            storage,
+            storage.tasks_of_run(run_id),
+            run,
             run_record,
             code,
-            to=self.input_values.get("to"),
-            redeliver=redeliver,
-            # Messages that later runs of the chain have read come again, too (see decision 43).
-            successor_histories=self._later_histories(run_id) if redeliver and run_id != run.run_id else (),
-            tasks=storage.tasks_of_run(run_id),
-            edited_inputs=self.input_values.get("edited"),
+            later_runs=self._later_runs,
+            forks=self.allows_any_point,
+            to=inputs.get("to"),
+            messages=inputs.get("messages", REDELIVER),
+            edited_inputs=inputs.get("edited"),
             editable=not issubclass(code, GraphWorkflow),
             seed=host().new_seed() or token() >> 2,
-            in_trouble=self.allows_any_point or run.closed or run.failed_tries > 0 or run_id != run.run_id,
             limit=get_settings().DEADLOCK_TIMEOUT,
             atomic=inline_turn.runs_atomic(storage),
             replay_check=self._replay_check,
@@ -172,17 +168,12 @@ class ReplayFromAction(OperatorRunAction[T]):
         self.require_activity_access(plan.edited_activities)
         return plan, code
 
-    def _later_histories(self, first_run_id: UUID) -> Iterator[Sequence[HistoryEvent]]:
-        """Yield the histories of later runs, oldest first, whose messages are delivered again. One read for each.
-
-        Raises ``ActionNotPossible`` for too many runs, and in a reset for a run that was reset.
-        """
-        runs = Instance.objects.using(self.storage.alias).filter(chain_id=self.target.chain_id, pk__gte=first_run_id)
-        try:
-            later_ids = successors(list(runs.order_by("pk").values_list("pk", "status")), forked=self.allows_any_point)
-        except ActionNotPossible as exc:
-            self.refuse(exc.message, closed=False)
-        return (self.storage.histories({run_id: 0})[run_id] for run_id in later_ids)
+    def _later_runs(self) -> list[tuple[UUID, str]]:
+        """Return the id and the status of the selected run and of those after it in its chain, oldest first."""
+        runs = Instance.objects.using(self.storage.alias).filter(
+            chain_id=self.target.chain_id, pk__gte=self.target.selected_run_id
+        )
+        return list(runs.order_by("pk").values_list("pk", "status"))
 
 
 def audit_details(plan: ResetPlan, **extra: Any) -> dict[str, Any]:
@@ -255,14 +246,14 @@ class Reset(ReplayFromAction[str]):
         """
         run_record, storage = plan.record, self.storage
         if run_record.expires_at is not None and run_record.expires_at <= storage.now():
-            self.refuse(_("the time limit of its chain (execution_timeout) has passed: fork it instead"), closed=False)
+            self.refuse(gettext(operator_overrides.CHAIN_EXPIRED), closed=False)
         # The chain was moved to another version since the run that is reset, and its queue belongs to that version.
         if run.queue != code.task_queue and run_record.run_id != run.run_id:
             run.queue = code.task_queue
             Chain.objects.using(storage.alias).filter(pk=run.chain_id).update(queue=code.task_queue)
         start = RunStart(workflow_id=run_record.workflow_id, args=None, **start_options(code))
         if run.closed and not reopen_chain(run.chain_id, start, storage=storage):
-            self.refuse(_("another open run now has its id"), closed=False)
+            self.refuse(gettext(operator_overrides.ID_TAKEN), closed=False)
 
 
 # --- fork -------------------------------------------------------------------------------------------------------------
@@ -337,22 +328,15 @@ class Fork(ReplayFromAction[RunTarget]):
             run = self.lock_run()
             plan, code = self.plan(run)
             run_record = plan.record
-            workflow_id = fork_id(
-                target.workflow_id, self.input_values.get("id"), code.unique, suffix=host().random_suffix
+            new_start = start_of_fork(
+                plan,
+                code,
+                self.input_values.get("id"),
+                sender=self.by.sender,
+                tags=self._tags_of(run_record.run_id),
+                suffix=host().random_suffix,
             )
-            # A copied history replays only under the seed with which it was recorded; the mark behind it sets the new
-            # one.
-            seed = run_record.seed if plan.prefix.activation else plan.seed
-            options = fork_options(code, tags=self._tags_of(run_record.run_id))
-            snapshot = fork_snapshot(run_record.snapshot, self.by.sender)
-            new_start = NewStart(
-                workflow_id=workflow_id,
-                args=run_record.args,
-                seed=seed,
-                snapshot=snapshot,
-                search_attributes=plan.search_attributes,
-                **options,
-            )
+            workflow_id = new_start.workflow_id
             try:
                 inserted_run = insert_start(new_start, storage=storage)
             # Only users who see the run that has the id learn of it; for others this raises ``ActionNotPermitted``.
@@ -366,7 +350,7 @@ class Fork(ReplayFromAction[RunTarget]):
             # Nobody else sees the new chain before the commit. The claim loads its locked state, as in a turn.
             claimed_run = storage.claim(limit=1, queues=(), chains=[inserted_run.chain_id])[0]
             writes = reset.fork(
-                storage, claimed_run, plan, source_chain=target.chain_id, id=workflow_id, snapshot=snapshot
+                storage, claimed_run, plan, source_chain=target.chain_id, id=workflow_id, snapshot=new_start.snapshot
             )
             new_target = find_chain(inserted_run.chain_id, storage=storage)
             recorded_details = audit_details(

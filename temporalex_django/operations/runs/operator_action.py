@@ -16,9 +16,8 @@ from uuid import UUID, uuid4
 
 from django.db.models import Count
 from django.utils.functional import Promise
-from django.utils.text import format_lazy
+from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
 from temporalex_django import access
 from temporalex_django.access import EDIT, VIEW_PAYLOAD, Operation, policy
@@ -29,20 +28,13 @@ from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.backends.tables import inline_turn
 from temporalex_django.conf import get_settings
 from temporalex_django.core.names import TEMPORAL, fit_note
-from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.db.inserts import notify_on_commit
 from temporalex_django.engine import operator_overrides
 from temporalex_django.engine.contracts.records import RunState, TaskResult, TaskState
-from temporalex_django.errors import (
-    ActionNotPossible,
-    ActivityNotFound,
-    PayloadError,
-    UpdateTimeout,
-    WorkflowClosed,
-    WorkflowNotFound,
-)
+from temporalex_django.engine.operator_overrides import OperatorRule, refusal_error, why_not
+from temporalex_django.errors import ActivityNotFound, UpdateTimeout, WorkflowNotFound
 from temporalex_django.models import ActivityTask, Chain, Instance
-from temporalex_django.operations.base import CODE, Actor, to_plain_payload
+from temporalex_django.operations.base import CODE, Actor
 from temporalex_django.operations.read.failure_groups import faults_of, with_faults
 from temporalex_django.operations.run_lookup import RunAction
 
@@ -75,20 +67,8 @@ class Input:
 
         Raises ``PayloadError`` if it is not of the kind, or not one of the choices.
         """
-        label = f"the input {self.name!r}"
-        if self.kind is object:
-            return to_plain_payload(value, label=label)
-        # bool is a subclass of int, so True and 1 must be distinguished by hand; an int is accepted as a float.
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not (isinstance(value, self.kind) and is_number == (self.kind in (int, float))) and not (
-            self.kind is float and is_number
-        ):
-            raise PayloadError(f"{label} must be {self.kind.__name__}, not {type(value).__name__}")
-        if self.kind is str:
-            value = check_text(value, label=label)
-        if self.choices and value not in self.choices:
-            raise PayloadError(f"{label} must be one of {', '.join(self.choices)}")
-        return value
+        limit = get_settings().MAX_PAYLOAD_BYTES
+        return operator_overrides.check_input(self.name, value, kind=self.choices or self.kind, limit=limit)
 
 
 class OperatorRunAction(RunAction[T]):
@@ -104,8 +84,7 @@ class OperatorRunAction(RunAction[T]):
     - ``inputs``: what is asked for besides the ``reason``.
     - ``selectors``: inputs of a bulk job that choose among the activities or timers of its runs.
     - ``done_status``: the status of a run for which nothing is left to do, if the operation closes runs.
-    - ``sees_payloads``: True if the user needs ``view_payload`` too: nobody should answer for an activity without
-      having seen its input.
+    - ``rule``: its rule, which determines ``permission`` and ``sees_payloads``; see ``OPERATOR_RULES``.
 
     If ``why_not`` names a reason, ``execute`` raises ``ActionNotPossible`` with it, or ``WorkflowClosed`` if the run is
     closed. ``execute`` asks ``why_not`` again when the chain is locked, and changes nothing when it raises.
@@ -122,6 +101,15 @@ class OperatorRunAction(RunAction[T]):
     selectors: ClassVar[tuple[Input, ...]] = ()
     sees_payloads: ClassVar[bool] = False
     done_status: ClassVar[str] = ""
+    rule: ClassVar[OperatorRule]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" in vars(cls):
+            # An operation of a project has no row there.
+            cls.rule = operator_overrides.OPERATOR_RULES.get(cls.name) or OperatorRule(cls.permission)
+            cls.permission = cls.rule.permission
+            cls.sees_payloads = cls.sees_payloads or cls.rule.sees_payloads
 
     def __init__(
         self, target: RunTarget, *, reason: str = "", seq: int | None = None, by: Actor = CODE, **inputs: Any
@@ -231,7 +219,13 @@ class OperatorRunAction(RunAction[T]):
         for any of the run's.
         """
         del seq
-        return cls.why_not_open(run)
+        return cls.why_not_run(run)
+
+    @classmethod
+    def why_not_run(cls, run: Instance) -> str | None:
+        """Return why the operation is impossible for a run in this state, whatever its activities are, or None."""
+        reason = why_not(cls.rule.run, run)
+        return reason and gettext(reason).format(status=run.get_status_display())
 
     def is_done(self, run: Instance) -> bool:
         """Return True if the operation is impossible only because the run is in the wanted state already.
@@ -239,13 +233,6 @@ class OperatorRunAction(RunAction[T]):
         It is asked only about a run for which ``why_not`` names a reason.
         """
         return run.status == self.done_status
-
-    @classmethod
-    def why_not_open(cls, run: Instance) -> str | None:
-        """Return the text that says that the run is closed, or None if it is open."""
-        if run.is_open:
-            return None
-        return str(format_lazy(_("the run is already closed ({status})"), status=run.get_status_display()))
 
     @classmethod
     def notice_of(cls, run: Instance) -> Text:
@@ -363,7 +350,7 @@ class OperatorRunAction(RunAction[T]):
         row = Instance.objects.using(self.storage.alias).get(pk=run.run_id)
         # Numbers of commands start anew in each run of a chain, so an old one could hit another activity.
         if self.seq is not None and run.run_id != self.target.selected_run_id:
-            self.refuse(_("this belongs to an earlier run: the chain has continued as new"), closed=False)
+            self.refuse(gettext(operator_overrides.EARLIER_RUN), closed=False)
         if reason := self.why_not(row, seq=self.seq):
             self.refuse(reason, closed=not row.is_open, already_done=self.is_done(row))
 
@@ -373,8 +360,7 @@ class OperatorRunAction(RunAction[T]):
         ``already_done`` says that nothing is left to do, because the run is in the wanted state; without it,
         ``is_done`` decides by the row that the caller has read.
         """
-        message = f"{self.name} of {self.run_label} refused: {reason}"
-        error = WorkflowClosed(message) if closed else ActionNotPossible(message)
+        error = refusal_error(self.name, self.run_label, reason, closed=closed)
         error.already_done = self.is_done(self.target.row) if already_done is None else already_done
         raise error
 
@@ -406,7 +392,6 @@ class ActivityAction(OperatorRunAction[None]):
     ``seq`` is the number of the command that scheduled the activity.
     """
 
-    permission: ClassVar[str] = "retry_activity"
     target_kind: ClassVar[Literal["run", "activity", "timer"]] = "activity"
     selectors: ClassVar[tuple[Input, ...]] = (
         Input(name="activity", kind=str, label=_("Activity"), help=_("Only activities with this name.")),
@@ -415,7 +400,7 @@ class ActivityAction(OperatorRunAction[None]):
 
     @classmethod
     def why_not(cls, run: Instance, *, seq: int | None = None) -> str | None:
-        if reason := cls.why_not_open(run):
+        if reason := super().why_not(run, seq=seq):
             return reason
         if run.backend == TEMPORAL:
             return None  # the server knows which activities are open
@@ -427,7 +412,7 @@ class ActivityAction(OperatorRunAction[None]):
             return None
         task = tasks.filter(seq=seq).first()
         if task is None:
-            return str(_("no activity with that number is open: it has ended, or was cancelled"))
+            return gettext(operator_overrides.NO_SUCH_ACTIVITY)
         return cls.why_not_task(task)
 
     @classmethod
@@ -436,8 +421,8 @@ class ActivityAction(OperatorRunAction[None]):
 
         It needs no query, so pages can call it for rows that they have read.
         """
-        del task
-        return None
+        reason = why_not(cls.rule.task, task)
+        return reason and gettext(reason)
 
     @classmethod
     def none_possible_text(cls) -> Any:
@@ -489,7 +474,7 @@ class ActivityAction(OperatorRunAction[None]):
             self.refuse(_("the activity has ended in the meantime"), closed=False)
         self.require_activity_access([task.activity])
         if not operator_overrides.allows_overrides(task.options) and (self.edits_input or self.sees_payloads):
-            self.refuse(_("the code of the activity does not allow operators to do this (by_hand=False)"), closed=False)
+            self.refuse(gettext(operator_overrides.NOT_BY_HAND), closed=False)
         return task
 
     def find_activity(self, task: TaskState) -> Activity[Any, Any]:

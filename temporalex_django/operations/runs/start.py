@@ -13,17 +13,16 @@ from temporalex_django import access
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.requests import REPLACED, StartOutcome, StartRequest, require_reusable
 from temporalex_django.authoring.start_api import Startable
-from temporalex_django.authoring.workflow import Workflow, input_or_default, start_options
+from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.host import host
 from temporalex_django.backends.protocol import AuditSubject, RunTarget
 from temporalex_django.backends.routing import backend_of_class
-from temporalex_django.core.human_tasks import add_schedulers
+from temporalex_django.conf import get_settings
 from temporalex_django.core.names import TABLES
-from temporalex_django.core.payloads import codec
-from temporalex_django.core.payloads.round_trip import check_reader
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_many, insert_start
+from temporalex_django.db.inserts import StartedRun, insert_many, insert_start
 from temporalex_django.db.paced_starts import replace_waiting_input, throttle_start
 from temporalex_django.db.start_conflicts import last_ended_status
+from temporalex_django.engine.run_start import RunStart, start_of_request
 from temporalex_django.errors import (
     ActionNotPermitted,
     AlreadyEnded,
@@ -33,7 +32,7 @@ from temporalex_django.errors import (
     WorkflowNotFound,
 )
 from temporalex_django.graph.instance import start_snapshot
-from temporalex_django.operations.base import CODE, Action, Actor, refuse_inside_workflow, to_plain_payload
+from temporalex_django.operations.base import CODE, Action, Actor, refuse_inside_workflow
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.control import Terminate
 
@@ -108,7 +107,7 @@ class Start(Action[RunTarget]):
         with self.storage.transaction():
             return self._insert_or_resolve(new_start)
 
-    def _insert(self, new_start: NewStart) -> RunTarget:
+    def _insert(self, new_start: RunStart) -> RunTarget:
         """Insert the run and its audit row. A user who may not see a run with the id gets ``ActionNotPermitted``.
 
         Others get ``AlreadyRunning``, or ``AlreadyEnded`` if a closed run has it and the request does not allow that.
@@ -141,7 +140,7 @@ class Start(Action[RunTarget]):
             raise
         return target
 
-    def note_started(self, new_start: NewStart, started: StartedRun, **details: Any) -> RunTarget:
+    def note_started(self, new_start: RunStart, started: StartedRun, **details: Any) -> RunTarget:
         """Write the audit row of the run that was inserted in the open transaction, and return its ``RunTarget``.
 
         ``details`` go into the JSON column of the audit row. ``target`` of this operation is set.
@@ -164,7 +163,7 @@ class Start(Action[RunTarget]):
         )
         return self.target
 
-    def _require_reusable(self, new_start: NewStart, *, besides: UUID | None = None) -> None:
+    def _require_reusable(self, new_start: RunStart, *, besides: UUID | None = None) -> None:
         """Raise ``AlreadyEnded`` if ``on_closed`` forbids to use the id again. ``besides`` is a chain to ignore."""
         require_reusable(
             last_ended_status(new_start, storage=self.storage, besides=besides),
@@ -173,7 +172,7 @@ class Start(Action[RunTarget]):
             workflow_id=new_start.workflow_id,
         )
 
-    def _insert_or_resolve(self, new_start: NewStart) -> RunTarget:
+    def _insert_or_resolve(self, new_start: RunStart) -> RunTarget:
         """Insert the run or apply ``on_conflict``. It is tried a few times: others start and end runs meanwhile.
 
         The unique index of the open keys decides in the end.
@@ -205,18 +204,17 @@ class Start(Action[RunTarget]):
             self.outcome = "replaced"
         raise AssertionError("the last try returns or raises")
 
-    def _replace_input(self, new_start: NewStart) -> RunTarget | None:
+    def _replace_input(self, new_start: RunStart) -> RunTarget | None:
         """Debounce: give the input to a run that has not begun, and return that run, or None."""
-        sender = self.by.sender
         replace_input = replace_waiting_input if self.backend is None else self.backend.replace_input
-        ids = replace_input(new_start, sender, storage=self.storage)
+        ids = replace_input(new_start, self.by.sender, storage=self.storage)
         if ids is None:
             return None
         self._require_visible(pk=ids.run_id)
         self.outcome = "debounced"
         return self.note_started(new_start, ids, outcome=self.outcome)
 
-    def _find_open(self, new_start: NewStart) -> RunTarget | None:
+    def _find_open(self, new_start: RunStart) -> RunTarget | None:
         version = new_start.version if new_start.scope == "version" else None
         try:
             target = find_run(new_start.workflow_id, storage=self.storage, workflow=new_start.workflow, version=version)
@@ -236,8 +234,8 @@ class Start(Action[RunTarget]):
     def _require_visible(self, **lookups: Any) -> None:
         require_visible_run(self.by, workflow_class=self.request.workflow, alias=self.storage.alias, **lookups)
 
-    def build(self) -> NewStart:
-        """Validate the request, and return the chain and the run to insert, as a ``NewStart``.
+    def build(self) -> RunStart:
+        """Validate the request, and return the chain and the run to insert, as a ``RunStart``.
 
         Raises ``InvalidId``, ``InvalidStart`` and ``PayloadError`` for an invalid id, time or input. Nothing is
         written.
@@ -247,42 +245,17 @@ class Start(Action[RunTarget]):
             workflow_id = host().generate_id(cls)
         else:
             workflow_id = request.business_id(suffix=host().random_suffix)
-        label = f"the input of {cls.name}"
-        args = to_plain_payload(input_or_default(cls, request.args), label=label)
-        # Check the input here: now it is an error of the caller, later it would fail the run.
-        if host().checks_input:
-            codec.convert(args, cls.definition.args_type, label=label)
-        if not codec.is_exact(request.args, args):
-            reader, emit_warning = f"run of {cls.name}", host().checks_input
-            check_reader(
-                request.args,
-                args,
-                lambda: cls.definition.args_type,
-                label=label,
-                reader=reader,
-                emit_warning=emit_warning,
-            )
-        snapshot, telemetry = None, request.telemetry
-        if telemetry is not None or self.by.user is not None:
-            snapshot = start_snapshot(
-                cls,
-                telemetry=None if telemetry is None else to_plain_payload(telemetry, label="telemetry"),
-                started_by=self.by.sender,
-            )
-        if self.schedulers:
-            snapshot = add_schedulers(snapshot, self.schedulers)
-        return NewStart(
+        return start_of_request(
+            request,
             workflow_id=workflow_id,
-            args=args,
             seed=host().new_seed(),
+            by=self.by.user,
+            make_snapshot=start_snapshot,
+            schedulers=self.schedulers,
             generated=request.needs_id and host().has_random_ids,
-            subject=request.subject,
-            scheduled_for=request.scheduled_for,
-            snapshot=snapshot,
-            start_limit=request.start_limit,
             headers=self.headers,
-            **request.times.as_options(),
-            **start_options(cls, search_attributes=request.search_attributes, tags=request.tags),
+            checks_input=host().checks_input,
+            limit=get_settings().MAX_PAYLOAD_BYTES,
         )
 
 
@@ -401,7 +374,7 @@ def start_many(requests: Sequence[StartRequest], *, by: Actor = CODE) -> list[St
 
 
 def _insert_plain(
-    starts: Sequence[Start], new_starts: Sequence[NewStart], results: list[Start | AlreadyRunning]
+    starts: Sequence[Start], new_starts: Sequence[RunStart], results: list[Start | AlreadyRunning]
 ) -> None:
     """Insert starts without a policy, in few statements for each backend. The lists correspond by index."""
     for backend in dict.fromkeys(start.backend for start in starts):

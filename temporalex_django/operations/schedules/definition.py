@@ -27,13 +27,12 @@ from temporalex_django.authoring.start_api import Startable
 from temporalex_django.backends.host import host
 from temporalex_django.conf import codec as project_codec
 from temporalex_django.conf import get_settings
-from temporalex_django.core.failures import error_line, exception_name
+from temporalex_django.core.failures import exception_name
 from temporalex_django.core.names import to_seconds
 from temporalex_django.engine import policy
-from temporalex_django.engine.schedules import SlotFailure
-from temporalex_django.errors import ScheduleInvalid, TemporalexError
+from temporalex_django.engine.schedules import SlotFailure, call_arguments
+from temporalex_django.errors import ScheduleInvalid
 from temporalex_django.models import Schedule as ScheduleRow
-from temporalex_django.operations.base import to_plain_payload
 
 # --- definition -------------------------------------------------------------------------------------------------------
 #
@@ -279,7 +278,7 @@ def compute_arguments(name: str, at: datetime) -> Any | SlotFailure:
     alone; later slots fail until it returns. In a test environment the function is called in the thread of the test.
     """
     if not host().limits_functions:
-        return _call_arguments(name, at)
+        return call_arguments(name, at, limit=get_settings().MAX_PAYLOAD_BYTES)
     hanging = hanging_functions.get(name)
     if hanging is not None and hanging.is_alive():
         return SlotFailure(
@@ -302,20 +301,10 @@ def compute_arguments(name: str, at: datetime) -> Any | SlotFailure:
 
 def _call_in_thread(name: str, at: datetime, results: list[Any | SlotFailure]) -> None:
     try:
-        results.append(_call_arguments(name, at))
+        results.append(call_arguments(name, at, limit=get_settings().MAX_PAYLOAD_BYTES))
     except BaseException as exc:  # noqa: BLE001 - such as SystemExit, which ends only this thread
         results.append(
             SlotFailure(code="arguments", message=f"the arguments function {name}: {exception_name(type(exc))}")
         )
     finally:
         connections.close_all()
-
-
-def _call_arguments(name: str, at: datetime) -> Any | SlotFailure:
-    try:
-        return to_plain_payload(ARGUMENTS.find(name)(at), label=f"the input that {name} returned")
-    except TemporalexError as exc:
-        return SlotFailure(code=exc.code, message=str(exc))
-    except Exception as exc:  # noqa: BLE001 - whatever the function raises becomes the outcome of the slot
-        logger.error("the arguments function %s failed for the slot %s: %s", name, at.isoformat(), error_line(exc))
-        return SlotFailure(code="arguments", message=f"the arguments function {name}: {exception_name(type(exc))}")

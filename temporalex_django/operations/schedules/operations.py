@@ -19,7 +19,14 @@ from temporalex_django.backends.protocol import AuditSubject
 from temporalex_django.conf import get_settings
 from temporalex_django.core.names import fit_note, quoted
 from temporalex_django.db.storage import FIRED_COLUMNS
-from temporalex_django.engine.schedules import Backfill, ScheduleFirer, SlotFailure, SlotOutcome, SlotRecord
+from temporalex_django.engine.schedules import (
+    Backfill,
+    ScheduleFirer,
+    SlotFailure,
+    SlotOutcome,
+    SlotRecord,
+    require_pause,
+)
 from temporalex_django.errors import (
     ActionNotPossible,
     ScheduleInvalid,
@@ -176,8 +183,7 @@ class PauseSchedule(ScheduleAction[Schedule]):
     def perform(self) -> Schedule:
         with self.storage.transaction():
             row = self.lock()
-            if row.paused_at is not None:
-                raise ActionNotPossible(f"the schedule {row.name} is already paused")
+            require_pause(row.name, is_paused=row.paused_at is not None, expected=False)
             self.save(
                 row,
                 paused_at=self.now(),
@@ -202,8 +208,7 @@ class UnpauseSchedule(ScheduleAction[Schedule]):
     def perform(self) -> Schedule:
         with self.storage.transaction():
             row, now = self.lock(), self.now()
-            if row.paused_at is None:
-                raise ActionNotPossible(f"the schedule {row.name} is not paused")
+            require_pause(row.name, is_paused=row.paused_at is not None, expected=True)
             last_walls = row.last_walls
             if row.position > now:
                 last_walls = {}

@@ -61,7 +61,6 @@ logger = logging.getLogger("temporalex_django.operations")
 #: The interface that audit rows name for what a schedule does.
 SOURCE = "schedule"
 MANAGE = access.Operation(action="manage_schedule", permission=f"{APP}.manage_schedule")
-_MAX_ERROR_LENGTH = 500
 #: The status of a run that no longer exists.
 _DELETED = "deleted"
 
@@ -273,7 +272,7 @@ class DatabaseScheduleStore:
         ):
             raise error
         if isinstance(error, TemporalexError):
-            return SlotFailure(code=error.code, message=str(error)[:_MAX_ERROR_LENGTH])
+            return SlotFailure.of_error(error)
         logger.error("%s of schedule %s: %s", operation, self._row.name, error_line(error))
         return SlotFailure(code="internal", message=type(error).__name__)
 

@@ -14,9 +14,10 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django.db.dialects.sqlite import SqliteDialect
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
+from temporalex_django.db.inserts import StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Outcome, RunWrite
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.models import Chain, Instance, Message
@@ -28,7 +29,7 @@ T = TypeVar("T")
 
 def start(workflow_id: str = "w-1", **options: Any) -> StartedRun:
     return insert_start(
-        NewStart(workflow_id=workflow_id, workflow="Nobody", args=None, **options), storage=DjangoStorage()
+        RunStart(workflow_id=workflow_id, workflow="Nobody", args=None, **options), storage=DjangoStorage()
     )
 
 

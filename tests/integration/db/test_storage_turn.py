@@ -15,18 +15,12 @@ from django.db import OperationalError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django.conf import codec
-from temporalex_django.db.inserts import (
-    NewStart,
-    StartedRun,
-    insert_message,
-    insert_start,
-    message_outcome,
-    update_outcome,
-)
+from temporalex_django.db.inserts import StartedRun, insert_message, insert_start, message_outcome, update_outcome
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import NewEvent, NewRun, NewTask, Outcome, RunState, RunWrite
 from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.engine.ids import token, uuid7
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.scheduling import Capacity, EagerClaim
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.errors import AlreadyRunning, PayloadError, WorkflowNotFound
@@ -45,7 +39,7 @@ def storage() -> DjangoStorage:
 
 
 def start(storage: DjangoStorage, workflow_id: str = "w-1", **options: Any) -> StartedRun:
-    return insert_start(NewStart(workflow_id=workflow_id, workflow="Cart", args={"n": 1}, **options), storage=storage)
+    return insert_start(RunStart(workflow_id=workflow_id, workflow="Cart", args={"n": 1}, **options), storage=storage)
 
 
 def claim(storage: DjangoStorage, *, limit: int = 100) -> list[RunState]:

@@ -10,8 +10,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django import ContinueAsNew, Ok, Stop, Unique, Workflow, api, errors
-from temporalex_django.db.inserts import NewStart, insert_start
+from temporalex_django.db.inserts import insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.models import Instance, Message
 from temporalex_django.testing import DjangoEnvironment, drain
 from tests.support.waiting import wait_for
@@ -265,7 +266,7 @@ def test_statements_do_not_grow_with_the_number_of_children():
 
 def test_a_lock_of_another_start_is_no_deadlock():
     """The id is taken by a run that this very transaction started."""
-    insert_start(NewStart(workflow_id="c", workflow="KidChild", args={"wait": "go"}), storage=DjangoStorage())
+    insert_start(RunStart(workflow_id="c", workflow="KidChild", args={"wait": "go"}), storage=DjangoStorage())
     environment = DjangoEnvironment()
     assert environment.start(KidParent, {"args": {"value": 1}, "id": "c"}, id="p").result()["type"] == "AlreadyRunning"
 

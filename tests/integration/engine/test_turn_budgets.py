@@ -14,10 +14,11 @@ from django.utils.timezone import now
 
 from temporalex_django import WorkflowHandle
 from temporalex_django.backends.tables import requests
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
+from temporalex_django.db.inserts import StartedRun, insert_message, insert_start
 from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import UpdateRejected
 from temporalex_django.models import Chain, HistoryEvent, Instance, Message
 from temporalex_django.testing import DjangoEnvironment
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{workflow}-1")
-    return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
+    return insert_start(RunStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
 def send(started: StartedRun, name: str, body: Any = None, **more: Any) -> None:

@@ -23,9 +23,10 @@ from django.db.models import F
 from temporalex_django import RetryPolicy, activity, errors
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core import process
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start, update_outcome
+from temporalex_django.db.inserts import StartedRun, insert_message, insert_start, update_outcome
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import token, uuid7
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.liveness import recovery
 from temporalex_django.liveness.crash_markers import (
     Kind,
@@ -318,7 +319,7 @@ def test_a_careful_worker_does_not_begin_what_stands_on_the_row_of_another_one(c
     maintenance = Maintenance(loop)
     maintenance.register()
     suspect = started()
-    innocent = insert_start(NewStart(workflow="Tally", args=None, workflow_id="u"), storage=loop.storage)
+    innocent = insert_start(RunStart(workflow="Tally", args=None, workflow_id="u"), storage=loop.storage)
     other = announcing(loop.storage, MarkedWork("chain", suspect.chain_id))
     begun = Instance.objects.filter(started_at__isnull=False)
     try:
@@ -354,7 +355,7 @@ def left_by_a_dead_process(storage: DjangoStorage, *marks: tuple[Kind, UUID | in
 
 def started() -> StartedRun:
     return insert_start(
-        NewStart(workflow="Tally", args=None, workflow_id="t", execution_timeout=3600.0), storage=DjangoStorage()
+        RunStart(workflow="Tally", args=None, workflow_id="t", execution_timeout=3600.0), storage=DjangoStorage()
     )
 
 
@@ -460,7 +461,7 @@ def test_at_the_third_death_a_run_is_blocked_until_its_deadline_and_no_new_worke
 def test_who_updates_a_run_that_ends_processes_is_refused_and_its_code_is_left_alone(limit: float | None) -> None:
     """Tried whenever somebody sends it something, it would end one worker after the other."""
     storage = DjangoStorage(worker=True)
-    new = NewStart(workflow="Tally", args=None, workflow_id="t", execution_timeout=limit)
+    new = RunStart(workflow="Tally", args=None, workflow_id="t", execution_timeout=limit)
     run = insert_start(new, storage=storage)
     insert_message(run.chain_id, kind="update", name="add", body=1, request_id="before", storage=storage)
     Chain.objects.update(crashes=2)

@@ -15,8 +15,9 @@ from temporalex_django import WorkflowHandle, errors
 from temporalex_django.authoring.activity import registry
 from temporalex_django.authoring.redaction import UNREDACTED
 from temporalex_django.core import names
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
+from temporalex_django.db.inserts import StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.models import ActivityTask, Instance, OperatorAction, SwitchedOff
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.fleet.switches import SwitchOff, SwitchOn
@@ -32,7 +33,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.of_the_tables
 
 
 def start(workflow: str, args: Any, workflow_id: str = "s-1") -> StartedRun:
-    return insert_start(NewStart(workflow=workflow, workflow_id=workflow_id, args=args), storage=DjangoStorage())
+    return insert_start(RunStart(workflow=workflow, workflow_id=workflow_id, args=args), storage=DjangoStorage())
 
 
 def status(started: StartedRun) -> str:

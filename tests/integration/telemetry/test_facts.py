@@ -13,9 +13,10 @@ from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, api
 from temporalex_django.db import background_hooks
-from temporalex_django.db.inserts import NewStart, insert_start
+from temporalex_django.db.inserts import insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import uuid7
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.liveness.leases import WorkerRow
 from temporalex_django.models import Chain, HumanTask, Instance, Outbox, Schedule, Worker
 from temporalex_django.operations.fleet import facts
@@ -63,7 +64,7 @@ def register(**values: Any) -> WorkerRow:
 
 def start_in(queue: str) -> None:
     insert_start(
-        NewStart(workflow=Waits.name, args=None, workflow_id=f"w-{queue}", queue=queue), storage=DjangoStorage()
+        RunStart(workflow=Waits.name, args=None, workflow_id=f"w-{queue}", queue=queue), storage=DjangoStorage()
     )
 
 

@@ -15,8 +15,9 @@ from django.utils import timezone
 from temporalex_django import Err, Ok, Workflow, errors
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.core.payloads.codec import JsonCodec
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
+from temporalex_django.db.inserts import StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Worker
 from temporalex_django.operations.read.describe import describe
 from temporalex_django.operations.run_lookup import find_chain
@@ -66,7 +67,7 @@ def _loop() -> Iterator[WorkerLoop]:
 
 def start(name: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{name}-1")
-    return insert_start(NewStart(workflow=name, args=args, **options), storage=DjangoStorage())
+    return insert_start(RunStart(workflow=name, args=args, **options), storage=DjangoStorage())
 
 
 def instance(started: StartedRun) -> Instance:

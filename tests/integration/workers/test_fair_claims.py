@@ -7,9 +7,10 @@ from uuid import UUID
 
 import pytest
 
-from temporalex_django.db.inserts import NewStart, insert_message, insert_start
+from temporalex_django.db.inserts import insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.ids import uuid7
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.models import ActivityTask, Chain
 
@@ -22,7 +23,7 @@ def due(count: int) -> list[UUID]:
     """So many runs that are due, the oldest first."""
     storage, chains = DjangoStorage(), []
     for n in range(count):
-        started = insert_start(NewStart(workflow_id=f"w-{n}", workflow="Cart", args={}), storage=storage)
+        started = insert_start(RunStart(workflow_id=f"w-{n}", workflow="Cart", args={}), storage=storage)
         Chain.objects.filter(pk=started.chain_id).update(due_at=LONG_AGO + timedelta(seconds=n))
         chains.append(started.chain_id)
     return chains

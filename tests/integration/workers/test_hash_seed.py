@@ -16,8 +16,9 @@ from django.core.management import call_command
 
 from temporalex_django import checks
 from temporalex_django.authoring import workflow as registry_of
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
+from temporalex_django.db.inserts import StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.models import Instance
 from temporalex_django.workers import app_modules
 from tests.support.processes import running, worker
@@ -63,7 +64,7 @@ def env(subprocess_env: dict[str, str], tmp_path: Path) -> dict[str, str]:
 
 
 def start() -> StartedRun:
-    return insert_start(NewStart(workflow="SetshopPriced", args=SKUS, workflow_id="prices"), storage=DjangoStorage())
+    return insert_start(RunStart(workflow="SetshopPriced", args=SKUS, workflow_id="prices"), storage=DjangoStorage())
 
 
 def go(started: StartedRun, times: int) -> None:

@@ -17,17 +17,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from temporalex_django.conf import get_settings
-from temporalex_django.db.inserts import (
-    CHANNEL,
-    NOTIFY,
-    NewStart,
-    StartedRun,
-    insert_message,
-    insert_start,
-    update_outcome,
-)
+from temporalex_django.db.inserts import CHANNEL, NOTIFY, StartedRun, insert_message, insert_start, update_outcome
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import Outcome
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
@@ -38,7 +31,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{workflow}-1")
-    return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
+    return insert_start(RunStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
 def instance(started: StartedRun) -> Instance:

@@ -14,9 +14,10 @@ from django.contrib.auth import get_user_model
 from django.db import connection, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_message, insert_start
+from temporalex_django.db.inserts import StartedRun, insert_message, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.models import ActivityTask, Chain, Instance, Message, Worker
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{workflow}-1")
-    return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
+    return insert_start(RunStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
 def send(started: StartedRun, name: str) -> None:

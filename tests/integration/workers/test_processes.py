@@ -14,8 +14,9 @@ from typing import Any
 import jsonschema  # type: ignore[import-untyped] # it ships no types
 import pytest
 
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
+from temporalex_django.db.inserts import StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.models import HistoryEvent, Instance, Worker
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.processes import running, worker
@@ -28,7 +29,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 def start(workflow: str, args: Any = None, **options: Any) -> StartedRun:
     options.setdefault("workflow_id", f"{workflow}-1")
-    return insert_start(NewStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
+    return insert_start(RunStart(workflow=workflow, args=args, **options), storage=DjangoStorage())
 
 
 def closed(started: StartedRun) -> bool:
@@ -194,7 +195,7 @@ def test_runserver_under_debug_runs_workflows(subprocess_env: dict[str, str], tm
 def test_replay_spreads_over_processes(subprocess_env: dict[str, str], tmp_path: Path) -> None:
     storage = DjangoStorage()
     for n in range(60):
-        insert_start(NewStart(workflow="Doubling", args={"n": n}, workflow_id=f"d-{n}"), storage=storage)
+        insert_start(RunStart(workflow="Doubling", args={"n": n}, workflow_id=f"d-{n}"), storage=storage)
     run_until_idle()
     report = tmp_path / "report.json"
     with running(["temporalex", "replay", "--processes", "2", "--json"], subprocess_env, report) as process:

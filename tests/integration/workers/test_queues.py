@@ -14,9 +14,10 @@ from django.test.utils import CaptureQueriesContext
 
 from temporalex_django.authoring import activity
 from temporalex_django.core.limits import Limits, Rate
-from temporalex_django.db.inserts import NewStart, StartedRun, insert_start
+from temporalex_django.db.inserts import StartedRun, insert_start
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import TaskState
+from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.scheduling import Capacity
 from temporalex_django.models import ActivityTask, Instance, Limit
 from temporalex_django.operations.fleet.stats import queue_figures
@@ -31,7 +32,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 
 def start(workflow: str, args: Any, workflow_id: str = "m-1") -> StartedRun:
-    return insert_start(NewStart(workflow=workflow, workflow_id=workflow_id, args=args), storage=DjangoStorage())
+    return insert_start(RunStart(workflow=workflow, workflow_id=workflow_id, args=args), storage=DjangoStorage())
 
 
 @pytest.fixture

@@ -36,11 +36,11 @@ from temporalex_django.core.payloads.codec import check_text
 from temporalex_django.core.process import REQUEST
 from temporalex_django.engine import run_closing
 from temporalex_django.engine.activity_policy import FAULT
-from temporalex_django.engine.contracts.records import Outcome, TaskState
+from temporalex_django.engine.contracts.records import Outcome, RunState, TaskState
 from temporalex_django.engine.contracts.storage import TaskStorage
 from temporalex_django.engine.external_messages import PARENT_CLOSED, FinishedActivity
 from temporalex_django.engine.memory.storage import MemoryRunStorage
-from temporalex_django.engine.operator_overrides import absent_timer_text, pending_timers
+from temporalex_django.engine.operator_overrides import OPERATOR_RULES, absent_timer_text, pending_timers
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.engine.watchdog import watchdog
@@ -49,8 +49,7 @@ from temporalex_django.temporal import names
 from temporalex_django.temporal.failures import failure_details
 from temporalex_django.temporal.start_facts import TASK_LIMITS
 from temporalex_django.testing.environment_base import EPOCH
-from temporalex_django.testing.memory_actions import OPERATIONS
-from temporalex_django.testing.memory_backend import MemoryBackend, MemoryRunOperations
+from temporalex_django.testing.memory_backend import MemoryBackend
 from tests.support.runs import replay_all
 from tests.support.temporal.mirror import Mirror
 from tests.support.temporal.refusals import refuse
@@ -115,7 +114,9 @@ class TemporalBackend(MemoryBackend):
             self._env._pending_class = None
 
     def perform(self, address: Any, request: Any) -> Any:
-        if request.operation in OPERATIONS - {"skip_timer"}:
+        if request.operation in ("reset", "fork"):
+            refuse("fork and edited input")
+        if request.operation in OPERATOR_RULES.keys() - {"cancel", "terminate", "skip_timer"}:
             refuse("operator actions")
         if request.operation == "skip_timer":
             require_permission(check_person(request.by), "retry_activity", action="call skip_timer")
@@ -130,18 +131,6 @@ class TemporalBackend(MemoryBackend):
             self._env.work()
             return None
         return super().perform(address, request)
-
-    def _run(self, address: Any) -> MemoryRunOperations:
-        super()._run(address)
-        return TemporalRunOperations(self._env, address)
-
-
-class TemporalRunOperations(MemoryRunOperations):
-    def reset(self, **options: Any) -> Any:
-        refuse("fork and edited input")
-
-    def fork(self, **options: Any) -> Any:
-        refuse("fork and edited input")
 
 
 class NoSchedules:
@@ -475,7 +464,8 @@ class TemporalEnvironment(Mirror):
             return  # the run no longer waits for it
         self._ended.add((activity.run_id, activity.attributes["seq"]))
 
-    def close(self, chain_id: UUID, status: str, reason: str) -> None:
+    def _close_run(self, run: RunState, status: str, reason: str) -> None:
+        chain_id = run.chain_id
         handle = self._handle(chain_id)
         self._tell_time()
         if status == "cancelled":
@@ -484,7 +474,6 @@ class TemporalEnvironment(Mirror):
         else:
             self.cluster.call(handle.terminate(reason))
             self._mirror_termination(chain_id, reason)
-        self._drive()
 
     def _mirror_termination(self, chain_id: UUID, reason: str) -> None:
         run = replace(self.storage.chains[chain_id])

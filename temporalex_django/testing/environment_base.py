@@ -33,7 +33,6 @@ from temporalex_django.graph.projection import Projections
 from temporalex_django.testing import plugin_hooks
 
 if TYPE_CHECKING:
-    from temporalex_django.testing.environment import Environment
     from temporalex_django.testing.schedules import EnvironmentSchedules
 
 
@@ -383,7 +382,7 @@ class EnvironmentUpdate:
 
     def __init__(
         self,
-        env: Environment,
+        env: EnvironmentBase,
         chain_id: UUID,
         message_id: int,
         update_id: str,
@@ -443,7 +442,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
     that run instead of the newest one.
     """
 
-    def __init__(self, env: Environment, workflow_id: str, chain_id: UUID, *, pinned: UUID | None = None) -> None:
+    def __init__(self, env: EnvironmentBase, workflow_id: str, chain_id: UUID, *, pinned: UUID | None = None) -> None:
         self._backend = env.backend
         self._address = RunAddress(id=workflow_id, chain_id=chain_id, run_id=pinned)
         self.env = env

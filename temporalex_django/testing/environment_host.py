@@ -33,7 +33,7 @@ from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import TemporalexError
 
 if TYPE_CHECKING:
-    from temporalex_django.testing.database import DjangoEnvironment
+    from temporalex_django.testing.environment_base import EnvironmentBase
 
 logger = logging.getLogger("temporalex_django.testing")
 
@@ -104,7 +104,7 @@ def _is_test_block(block: object) -> bool:
 _EPOCH = datetime.fromtimestamp(0, tz=timezone.get_fixed_timezone(0))
 #: Nanoseconds between two ids that are drawn at one time of the virtual clock, so that ids keep their order.
 _BETWEEN_IDS = 1_000
-_entered_environments: list[DjangoEnvironment] = []
+_entered_environments: list[EnvironmentBase] = []
 
 
 def _call_in_application(callback: Callable[[], None]) -> None:
@@ -148,16 +148,18 @@ class ApplicationHost(OperationHost):
     # The environment has a clock of its own, which a cluster does not follow.
     backend = TABLES
 
-    def __init__(self, env: DjangoEnvironment) -> None:
+    def __init__(self, env: EnvironmentBase) -> None:
         self._env = env
+        self._database: Any = env  # as a ``DjangoEnvironment``, whose module imports this one
 
     def storage(self, alias: str | None = None) -> DjangoStorage:
-        if alias is None or alias == self._env.storage.alias:
-            return EnvironmentStorage(alias, clock=self._env.now)
+        if alias is None or alias == self._database.storage.alias:
+            return EnvironmentStorage(alias, clock=self._database.now)
         return super().storage(alias)
 
     def engine(self, alias: str) -> WorkflowEngine | None:
-        return self._env.engine if alias == self._env.storage.alias else None
+        engine: WorkflowEngine = self._database.engine
+        return engine if alias == self._database.storage.alias else None
 
     def in_transaction(self, alias: str) -> bool:
         """Return True if the application has a transaction open on the database ``alias``.
@@ -170,7 +172,7 @@ class ApplicationHost(OperationHost):
         """Do all work that is due, as the workers of the application would."""
         # Activities run code of the application, whose operations belong to the host of the application.
         with use_host(None):
-            self._env.work()
+            self._database.work()
 
     def find_class(self, chain_id: UUID, workflow: str, version: int) -> type[Workflow]:
         return self._env.class_of(chain_id, workflow, version)
@@ -185,7 +187,7 @@ class ApplicationHost(OperationHost):
         self._env.remember_class(chain_id, workflow)
 
     def record_turn(self, report: TurnReport) -> None:
-        self._env.note(report)
+        self._database.note(report)
 
 
 class HandleHost(ApplicationHost):
@@ -219,7 +221,7 @@ class HandleHost(ApplicationHost):
 
 
 @contextmanager
-def run_application(env: DjangoEnvironment) -> Iterator[None]:
+def run_application(env: EnvironmentBase) -> Iterator[None]:
     """Return a context manager in whose block the application (views, receivers, activities) runs on the environment.
 
     Raises ``TemporalexError`` where another environment is entered.
@@ -237,12 +239,12 @@ def run_application(env: DjangoEnvironment) -> Iterator[None]:
         _entered_environments.remove(env)
 
 
-def is_entered(env: DjangoEnvironment) -> bool:
+def is_entered(env: EnvironmentBase) -> bool:
     """Return True if the application runs on this environment now, inside ``with env:``."""
     return env in _entered_environments
 
 
-def _id_clock(env: DjangoEnvironment) -> Callable[[], int]:
+def _id_clock(env: EnvironmentBase) -> Callable[[], int]:
     """Return a clock in nanoseconds, which follows the virtual clock, to make run ids, which begin with the time."""
     id_counter = count(1)
 
@@ -256,7 +258,7 @@ def _id_clock(env: DjangoEnvironment) -> Callable[[], int]:
 
 
 @contextmanager
-def _virtual_now(env: DjangoEnvironment) -> Iterator[None]:
+def _virtual_now(env: EnvironmentBase) -> Iterator[None]:
     """Return a context manager in whose block ``django.utils.timezone.now`` returns the virtual clock.
 
     ``now`` calls ``datetime.now`` of its module. Replacing that name also works for code that imported ``now``.

@@ -149,10 +149,13 @@ class QueryFailed(TemporalexError):
 
 
 class QueryTimeout(QueryFailed):
-    """No worker of the cluster on which the run lives has answered the query in time."""
+    """The Temporal cluster on which the run lives, or a worker of it, has not answered the query in time."""
 
     code = "query_timeout"
-    next_step = "Ask again. If that does not help, check that a worker polls the task queue of the run."
+    next_step = (
+        "Ask again. If that does not help, check that the cluster can be reached and that a worker polls the task queue "
+        "of the run."
+    )
 
 
 class HistoryGone(QueryFailed):

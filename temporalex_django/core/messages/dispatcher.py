@@ -167,11 +167,13 @@ class Dispatcher:
                     self.mailbox.updates.append(message)  # the executor reports it
                 else:
                     error = undelivered_error("update", message.name, self._run_context.failure)
-                    self._journal.reject_update(message.message_id, error)
+                    self.handler_runner.refuse_update(message, error)
             elif message.kind == REQUESTED:
                 event = message.attributes["request"].get("event")
                 error = undelivered_error(REQUEST, event, self._run_context.failure)
                 self._journal.reject_update(message.attributes["id"], error)
+                if _waits(message):
+                    self._lose_request(message, error)
             elif completion.carried is not None:
                 completion.carried["signals"].append(message.attributes)
 

@@ -429,12 +429,13 @@ class HandlerRunner:
         self._journal.emit("AcceptUpdate", None, {**attributes, **marks, **origin})
 
     def refuse_update(self, update: Update, error: TemporalexError) -> None:
-        """Reject an update with this error. One that was accepted early fails with it, and is lost."""
+        """Reject an update with this error. One that was accepted early fails with it. One that ``waits`` is lost."""
         if update.admitted:
             self.fail_update(f"update {update.name}", update.message_id, error)
-            self._journal.lose("update", update.name, update.sender, error)
         else:
             self._journal.reject_update(update.message_id, error)
+        if update.waits:
+            self._journal.lose("update", update.name, update.sender, error)
 
     def _permission_error(self, handler: Handler, update: Update) -> ActionNotPermitted | None:
         permission, label = handler.permission, f"update {update.name!r}"

@@ -30,6 +30,11 @@ async def weigh_large(text: str) -> int:
     return len(text)
 
 
+@activity(queue="nobody-polls-this")
+async def weigh_never(text: str) -> int:
+    return len(text)
+
+
 class LargeFan(Workflow):
     """It calls an activity ``count`` times at once, each with ``size`` characters."""
 
@@ -40,8 +45,18 @@ class LargeFan(Workflow):
         return Ok(sum(sizes))
 
 
-def fan(count: int, size: int) -> Any:
-    return LargeFan.start({"count": count, "size": size}, id=f"fan-{uuid.uuid4().hex[:6]}")
+class LargeFanAfterRace(LargeFan):
+    """Its calls come in the task that cancels an activity, whose end the SDK reports in the same task."""
+
+    task_queue = QUEUE
+
+    async def run(self, args: dict[str, int]) -> Ok[int]:
+        await api.race([weigh_never("x"), api.sleep(0.2)])
+        return await super().run(args)
+
+
+def fan(count: int, size: int, cls: Any = LargeFan) -> Any:
+    return cls.start({"count": count, "size": size}, id=f"fan-{uuid.uuid4().hex[:6]}")
 
 
 @pytest.fixture
@@ -79,6 +94,13 @@ def test_large_calls_of_one_activation_are_split_by_their_size(kept: list[str]) 
     kept.append(handle.id)
     assert handle.result(timeout=60) == 4 * 1_300_000
     assert calls_by_task(handle) == [1, 1, 1, 1]
+
+
+def test_activations_of_one_task_share_its_room(kept: list[str]) -> None:
+    handle = fan(4, 900_000, LargeFanAfterRace)
+    kept.append(handle.id)
+    assert handle.result(timeout=60) == 4 * 900_000
+    assert calls_by_task(handle) == [1, 2, 2]
 
 
 def test_small_calls_stay_together(kept: list[str]) -> None:

@@ -240,6 +240,20 @@ def test_what_nothing_takes_is_listed(worker: None) -> None:
     check_replays(handle, ResetBooking)
 
 
+def test_what_comes_behind_the_end_or_is_refused_by_an_open_phase_is_listed(worker: None) -> None:
+    handle = start(ResetBooking)
+    handle.update("add", "a")
+    handle.signal("note", "s1")
+    handle.update("add", "b")
+    refused.add("a")
+    handle.reset(to=2)  # the phase is open there, so it judges them when they come
+    wait_for(lambda: published(handle) == ["s1", "b"])
+    assert lost_messages() == [("add", "update_rejected")]
+    handle.signal("close")
+    assert handle.result(timeout=20) == ["s1", "b"]
+    check_replays(handle, ResetBooking)
+
+
 def test_messages_of_later_runs_reach_the_run_that_took_them(worker: None) -> None:
     handle = start(ResetRounds, [])
     first = handle.run_id

@@ -315,15 +315,15 @@ def _replay_on_cluster(
         outcomes = cluster_module("rebuild").replay_runs(executions, run_code=run_code)
     except (TemporalexError, ImportError) as exc:
         return batch._replace(histories=batch.histories - len(rows), left_out={str(exc): len(rows)})
-    gone = 0
+    missing_count = 0
     for run, labels in labels_by_run.items():
         outcome = outcomes.get(ids[run])
         if outcome is None:
-            gone += 1
+            missing_count += 1
         elif outcome.error is not None:
             batch.findings.append({**labels, **_error_finding(outcome.error)})
-    left_out = {"the Temporal cluster does not have the run any more": gone} if gone else {}
-    return batch._replace(histories=batch.histories - gone, left_out=left_out)
+    left_out = {"the Temporal cluster does not have the run any more": missing_count} if missing_count else {}
+    return batch._replace(histories=batch.histories - missing_count, left_out=left_out)
 
 
 def replay_files(

@@ -10,6 +10,7 @@ from tests.support.pages import passed
 #: How many tests there are on a page.
 PAGES = {
     "approvals": 2,
+    "order-page": 4,
     "payments": 2,
     "reminders": 2,
     "testing-application": 5,

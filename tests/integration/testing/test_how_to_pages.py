@@ -8,7 +8,15 @@ import pytest
 from tests.support.pages import passed
 
 #: How many tests there are on a page.
-PAGES = {"testing-application": 5, "testing-permissions": 3, "testing-webhooks": 3}
+PAGES = {
+    "approvals": 2,
+    "order-page": 4,
+    "payments": 2,
+    "reminders": 2,
+    "testing-application": 5,
+    "testing-permissions": 3,
+    "testing-webhooks": 3,
+}
 
 
 @pytest.mark.django_db(transaction=True)  # they have transactions of their own

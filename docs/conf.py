@@ -54,6 +54,7 @@ nitpick_ignore_regex = [
         "py:class",
         r"(Person|Startable|StepRef|PayloadCodec|Environment|RunRow|UUID|dict\[str|Mapping\[str|tuple\[str|tuple\[~typing\.Any)",
     ),
+    ("py:class", r"temporalex_django\.(testing\.environment_base\.EnvironmentBase|authoring\.queries\.QueryDecorator)"),
     ("py:class", r"(OnConflict|OnClosed|StartOutcome|\w+Options|Handler|UpdateFunction|_Decorator|tuple\[Any)"),
     # Types of Django under the names of their users; types that a step and a queue declare.
     ("py:class", r"(Task|TaskResult|Validator|DeclaredEvent|temporalex_django\.core\.limits\.Limits)"),

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final
 import pytest
 from django.db import models
 
+from temporalex_django.admin.schedules.schedule_form import ScheduleForm
 from temporalex_django.authoring.backend import Description
 from temporalex_django.authoring.run_columns import (
     RUN_COLUMNS,
@@ -19,6 +20,7 @@ from temporalex_django.authoring.run_columns import (
     Place,
     RunColumn,
 )
+from temporalex_django.authoring.schedules.schedule import OPTIONS, Schedule
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core.history.attributes import ChildStartedAttributes
 from temporalex_django.db import sql_columns, turn_writes
@@ -27,6 +29,10 @@ from temporalex_django.engine.memory.tables import _LABEL_NAMES, MemoryRun
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.management.outputs import RunListed
 from temporalex_django.models import Instance
+from temporalex_django.models import Schedule as ScheduleRow
+from temporalex_django.operations.schedules.definition import ScheduleDefinition
+from temporalex_django.operations.schedules.describe import ScheduleDescription
+from temporalex_django.rest.schedules import ScheduleChangeBody, ScheduleDetail
 from temporalex_django.rest.serializers import InstanceDetail, InstanceOut
 
 FIELDS: Final[dict[str, models.Field[Any, Any]]] = {
@@ -172,3 +178,19 @@ def test_what_is_missing_is_named() -> None:
     assert f"the column queue is not in {place}: add it there, or change its row in RUN_COLUMNS" in missing_columns(
         place, names_of(RunListed) - {"queue"}
     )
+
+
+def test_each_place_has_the_options_of_schedules() -> None:
+    """A change over REST replaces the whole definition: an option that is missing there would be cleared."""
+    places = {
+        "Schedule of authoring/schedules/schedule.py": names_of(Schedule),
+        "Schedule of models/schedules.py": {field.name for field in ScheduleRow._meta.get_fields()},
+        "ScheduleDefinition of operations/schedules/definition.py": names_of(ScheduleDefinition),
+        "ScheduleDescription of operations/schedules/describe.py": names_of(ScheduleDescription),
+        "ScheduleForm of admin/schedules/schedule_form.py": {*ScheduleForm.base_fields},
+        "ScheduleChangeBody of rest/schedules.py": {*ScheduleChangeBody().get_fields()},
+        "ScheduleDetail of rest/schedules.py": {*ScheduleDetail().get_fields()},
+    }
+    missing = {place: sorted({*OPTIONS} - names) for place, names in places.items() if {*OPTIONS} - names}
+
+    assert missing == {}, "add the options there, or leave them out of OPTIONS"

@@ -63,6 +63,13 @@ import django; django.setup()
 from temporalex_django.models import Chain, HistoryEvent
 print(Chain.objects.filter(closed=False).count(), HistoryEvent.objects.count())
 """
+LEAVE = """
+import django; django.setup()
+from django.core.management import call_command
+from django.db import connection
+call_command("migrate", "temporalex_django", "zero", verbosity=0)
+print([name for name in connection.introspection.table_names() if name.startswith("temporalex")])
+"""
 
 
 class Project:
@@ -132,6 +139,13 @@ def test_one_test_file_alone_leaves_the_real_database_as_it_is(project: Project)
         arguments = ["-q", "-p", "no:randomly", "-c", os.devnull, "--rootdir", ".", *options, "test_billing.py"]
         assert "1 passed" in project.python("-m", "pytest", *arguments)
         assert project.python("-c", COUNT) == real
+
+
+def test_the_migrations_can_be_reversed_while_runs_are_open(project: Project) -> None:
+    project.python("-c", START)
+    assert project.python("-c", LEAVE).strip() == "[]"
+    project.python("-c", START)
+    assert project.python("-c", COUNT).split()[0] == "4"
 
 
 @pytest.mark.parametrize(

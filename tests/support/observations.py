@@ -84,6 +84,7 @@ class Observations:
             stores=False,
             next_facts=StartFacts(carried=attributes["carried"]) if "carried" in attributes else None,
             failed_signals=(),
+            lost=(),
         )
 
     def write(self, storage: DjangoStorage, activation: int, **options: Any) -> None:

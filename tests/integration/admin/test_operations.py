@@ -33,6 +33,7 @@ class Knock(OperatorRunAction[None]):
 
     name = "knock"
     permission = "signal_instance"
+    cluster = "rows only"
     label: ClassVar[Any] = "Knock on it"
     summary: ClassVar[Any] = "Knock on a run."
     effect: ClassVar[Any] = "It <b>hears</b> it."
@@ -69,7 +70,9 @@ for _name in ("knock", "poke"):  # nobody else is to find them
 
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operator_views, "STEERING", {**registry.STEERING, "knock": Knock, "poke": Poke})
+    operations_of_tests = {"knock": Knock, "poke": Poke}
+    monkeypatch.setattr(operator_views, "STEERING", registry.STEERING | operations_of_tests)
+    monkeypatch.setattr(registry, "ACTIONS", registry.ACTIONS | operations_of_tests)
     monkeypatch.setattr(Knock, "calls", [])
 
 

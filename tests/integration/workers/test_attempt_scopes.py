@@ -281,9 +281,11 @@ def test_a_session_that_was_changed_is_closed(statement: str, question: str) -> 
         for kind in ("external", "local", "atomic", "async"):
             # The server releases locks and tables of a closed connection a moment later, also those of another test.
             before = [0] if "count(*)" in question else results((kind, question))
-            wait_for(lambda kind=kind, before=before: results((kind, question)) == before)
+            again = f"{kind}: {question} gives {before} again"
+            wait_for(lambda kind=kind, before=before: results((kind, question)) == before, what=again)
             assert not isinstance(results((kind, statement))[0], str) or "Error" not in results((kind, statement))[0]
-            wait_for(lambda kind=kind, before=before: results((kind, question)) == before)
+            again = f"{kind}: {question} gives {before} again"
+            wait_for(lambda kind=kind, before=before: results((kind, question)) == before, what=again)
 
 
 @on_postgres

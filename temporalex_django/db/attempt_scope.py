@@ -35,11 +35,13 @@ class _AttemptThread(threading.local):
     """The connections to databases that a thread has opened, and its caches that no attempt uses at the moment.
 
     ``cache_store`` is the ``Local`` to which the thread has added its caches. ``idle_caches`` are for attempts in
-    contexts that end with them: async ones run at the same time, so each takes a set of its own.
+    contexts that end with them: async ones run at the same time, so each takes a set of its own. With ``is_shared``,
+    the thread sends the statements of all attempts in an event loop.
     """
 
     def __init__(self) -> None:
         self.connections: list[weakref.ref[Any]] = []
+        self.is_shared = False
         self.cache_store: Any = None
         self.idle_caches: list[tuple[Any, dict[str, Any]]] = []
 
@@ -51,6 +53,7 @@ current_scope: ContextVar[AttemptScope | None] = ContextVar("temporalex_attempt_
 AFTER_TRANSACTION: Final = 0.0
 _shared_scopes: set[AttemptScope] = set()  # of attempts in event loops, which share the connections of a thread
 _shared_connections: weakref.WeakSet[Any] = weakref.WeakSet()
+_event_loops: weakref.WeakSet[asyncio.AbstractEventLoop] = weakref.WeakSet()  # whose thread for statements is shared
 
 
 def register_connection(connection: Any) -> None:
@@ -58,8 +61,14 @@ def register_connection(connection: Any) -> None:
     if all(reference() is not connection for reference in _thread.connections):
         _thread.connections = [reference for reference in _thread.connections if reference() is not None]
         _thread.connections.append(weakref.ref(connection))
-    if (scope := current_scope.get()) is not None and scope.is_shared:
+    if _thread.is_shared or ((scope := current_scope.get()) is not None and scope.is_shared):
         _shared_connections.add(connection)
+
+
+def _share_thread() -> None:
+    """Let async attempts watch all connections of this thread, also those that other async code has opened."""
+    _thread.is_shared = True
+    _shared_connections.update(_open_connections())
 
 
 @contextmanager
@@ -130,6 +139,9 @@ class AttemptScope:
             raise problem
 
     async def __aenter__(self) -> Self:
+        if (event_loop := asyncio.get_running_loop()) not in _event_loops:
+            await sync_to_async(_share_thread)()
+            _event_loops.add(event_loop)
         self.is_shared = self._takes_caches = True
         _shared_scopes.add(self)
         self._enter_context()

@@ -288,6 +288,30 @@ def test_a_session_that_was_changed_is_closed(statement: str, question: str) -> 
             wait_for(lambda kind=kind, before=before: results((kind, question)) == before, what=again)
 
 
+def _open_elsewhere() -> None:
+    """Open a connection of this thread that no attempt has seen, as other async code of the process does."""
+    connections["default"].close()
+    del connections["default"]
+    connections["default"].ensure_connection()
+
+
+@on_postgres
+def test_a_session_that_other_async_code_opened_is_closed_when_it_was_changed() -> None:
+    SyncToAsync.single_thread_executor.submit(_open_elsewhere).result(30)
+    with working():
+        assert results(("async", "set work_mem = '5MB'"), ("async", "show work_mem")) == [None, "4MB"]
+
+
+@pytest.mark.parametrize("action", LEFT_OPEN)
+def test_a_transaction_left_open_where_other_async_code_opened_the_connection(action: str) -> None:
+    SyncToAsync.single_thread_executor.submit(_open_elsewhere).result(30)
+    with working():
+        failed, *others = results(("async", action), ("async", "count_users"), ("external", "count_users"))
+        assert "left a transaction open on the connection 'default'" in failed, failed
+        assert others == [0, 0]
+    assert not get_user_model().objects.exists()
+
+
 @on_postgres
 def test_a_session_that_was_not_changed_is_kept() -> None:
     harmless = [

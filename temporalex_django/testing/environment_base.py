@@ -343,23 +343,31 @@ class EnvironmentBase(ABC):
 
 def _run_coroutine(coroutine: Any) -> Any:
     """Run the coroutine of an async activity and return its value, also where an event loop is already running."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(coroutine)
-    # asyncio.run() refuses a thread whose event loop is running, so the coroutine gets a thread of its own.
-    box: list[Any] = []
+    # Not an error of the task: in the main thread, asyncio.run() of Python 3.11 calls its ``repr``, which may raise.
+    box: list[tuple[Any, BaseException | None]] = []
+
+    async def keep_outcome() -> None:
+        try:
+            box.append((await coroutine, None))
+        except Exception as exc:  # noqa: BLE001 - raised below
+            box.append((None, exc))
 
     def run() -> None:
         try:
-            box.append((asyncio.run(coroutine), None))
-        except BaseException as exc:  # noqa: BLE001 - raised in the calling thread
+            asyncio.run(keep_outcome())
+        except BaseException as exc:  # noqa: BLE001 - raised below
             box.append((None, exc))
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    value, error = box[0]
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        run()
+    else:
+        # asyncio.run() refuses a thread whose event loop is running, so the coroutine gets a thread of its own.
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    value, error = box[-1]
     if error is not None:
         raise error
     return value

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, get_args
 
 from temporalex_django.authoring.foreign_options import RETRY_POLICY, UNIQUE, answers_foreign_arguments
-from temporalex_django.core.failures import failure_types, is_error, retry_request
+from temporalex_django.core.failures import failure_types, is_error, requested_pause, retry_request
 from temporalex_django.core.names import quoted, to_seconds, type_advice
 from temporalex_django.errors import InvalidId, OutsideWorkflow, WorkflowDefinitionError
 
@@ -114,20 +114,22 @@ def delay_after(
 ) -> float | None:
     """Return the seconds from ``now`` until the attempt after one that raised ``error``, or None if none follows.
 
-    The arguments are those of ``next_delay``. ``RetryLater`` names the pause itself, and the policy decides only if it
-    names none. Its ``non_retryable`` does not count then, because the code itself wants another attempt. No attempt
+    The arguments are those of ``next_delay``. ``RetryLater`` names the pause itself. If it names none, the ``backoff``
+    of a Django task decides, or else the policy. Its ``non_retryable`` does not count then, because the code itself wants another attempt. No attempt
     follows one that called what only workflow code may call, such as another activity.
     """
     # A mistake in the code: no attempt of this activity can call what only workflow code may call.
     if is_error(error, OutsideWorkflow):
         return None
-    request = retry_request(error)
-    if request is None:
+    request, pause = retry_request(error), requested_pause(error)
+    if request is None and pause is None:
         return next_delay(policy, attempt, failure_types(error), draw=draw)
     policy = policy or _UNLIMITED
-    if request.counts and _is_last(policy, attempt):
+    if (request is None or request.counts) and _is_last(policy, attempt):
         return None
-    seconds = request.seconds_from(now)
+    seconds = None if request is None else request.seconds_from(now)
+    if seconds is None and pause is not None:
+        return pause[0]
     return _pause(policy, attempt, draw) if seconds is None else seconds
 
 

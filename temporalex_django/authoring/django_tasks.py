@@ -7,17 +7,26 @@ They are known by the paths of their functions, and take and return JSON. Django
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, Final, Protocol
+
+from asgiref.sync import sync_to_async
 
 from temporalex_django.authoring import activity
 from temporalex_django.authoring.activity import Activity, ActivityOptions, RunSource
 from temporalex_django.authoring.activity_context import ActivityContext, activity_context
+from temporalex_django.authoring.activity_options import RetryPolicy
 from temporalex_django.authoring.definition import require_same_activity
+from temporalex_django.core.failures import clear_requested_pause, error_line, set_requested_pause
+from temporalex_django.core.names import to_seconds
 from temporalex_django.core.payloads.codec import error_reason
 from temporalex_django.errors import ActivityNotFound, NotConfigured, PayloadError, WorkflowDefinitionError
+
+log = logging.getLogger("temporalex_django.authoring")
 
 #: Prefix of the names of these activities; the path of the function follows.
 KIND: Final = "task"
@@ -42,6 +51,11 @@ class TaskHost(Protocol):
 
         ``args`` and ``kwargs`` are the arguments of the task.
         """
+
+    def failed_result(
+        self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any], error: BaseException
+    ) -> Any:
+        """Return Django's ``TaskResult`` for an attempt of ``task`` that has just raised ``error``."""
 
     def notify_started(self, state: Any) -> None:
         """Send Django's signal that an attempt of a background task begins. ``state`` is its ``TaskState``."""
@@ -77,11 +91,8 @@ class DjangoTask(Activity[Any, Any]):
 
     def __init__(self, task: Any) -> None:
         queue_options: dict[str, Any] = {} if task.queue_name == "default" else {"queue": task.queue_name}
-        timeout_options: dict[str, Any] = {
-            name: getattr(task, name, None) for name in ("retry", "start_to_close", "heartbeat")
-        }
         super().__init__(
-            task.func, ActivityOptions(**queue_options, **timeout_options), name=f"{KIND}:{task.module_path}"
+            task.func, ActivityOptions(**queue_options, **options_of(task)), name=f"{KIND}:{task.module_path}"
         )
         self.task = task
         signature = inspect.signature(task.func)
@@ -121,6 +132,8 @@ class DjangoTask(Activity[Any, Any]):
         fn: Callable[..., Any] = self.__wrapped__
         if self.task.takes_context:
             fn = self._with_context_async if self.is_async else self._with_context
+        if getattr(self.task, "backoff", None) is not None:
+            fn = partial(self._with_backoff_async if self.is_async else self._with_backoff, fn)
         return fn, tuple(args), dict(kwargs)
 
     def _with_context(self, *args: Any, **kwargs: Any) -> Any:
@@ -130,6 +143,30 @@ class DjangoTask(Activity[Any, Any]):
         context = await host().acontext(self.task, activity_context(), args, kwargs)
         return await self.task.func(context, *args, **kwargs)
 
+    def _with_backoff(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return fn(*args, **kwargs)
+        except Exception as exc:
+            self._request_pause(exc, args, kwargs)
+            raise
+
+    async def _with_backoff_async(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await fn(*args, **kwargs)
+        except Exception as exc:
+            await sync_to_async(self._request_pause)(exc, args, kwargs)
+            raise
+
+    def _request_pause(self, exc: Exception, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Ask the ``backoff`` of the task for the pause after ``exc``. If it has no answer, the retry policy decides."""
+        try:
+            clear_requested_pause(exc)
+            task_result = host().failed_result(self.task, activity_context(), args, kwargs, exc)
+            pause = self.task.backoff(exc, task_result)
+            set_requested_pause(exc, None if pause is None else to_seconds(pause, label="backoff"))
+        except Exception as problem:  # noqa: BLE001 - code of the user, which must not hide the failure
+            log.error("%s: its backoff has failed, so the retry policy decides: %s", self.name, error_line(problem))
+
     def encode_result(self, value: Any, args: Sequence[Any], source: RunSource) -> Any:
         """Return the result of the task's function as JSON, as the history records it.
 
@@ -137,6 +174,29 @@ class DjangoTask(Activity[Any, Any]):
         """
         del args, source
         return normalize(value, label=f"the result of {self.name}")
+
+
+def options_of(task: Any) -> dict[str, Any]:
+    """Return the options of a task that activities have too, by name: the retry policy and the timeouts.
+
+    ``max_attempts`` and ``backoff`` of the task become a retry policy. Raises ``WorkflowDefinitionError`` for values
+    that make no sense.
+    """
+    options = {name: getattr(task, name, None) for name in ("retry", "start_to_close", "heartbeat")}
+    max_attempts, backoff = getattr(task, "max_attempts", None), getattr(task, "backoff", None)
+    if max_attempts is None and backoff is None:
+        return options
+    if options["retry"] is not None:
+        raise WorkflowDefinitionError(f"{task.module_path}: retry= takes max_attempts= and backoff= too; use one of both")
+    if max_attempts is not None and (type(max_attempts) is not int or max_attempts < 1):
+        raise WorkflowDefinitionError(
+            f"{task.module_path}: max_attempts={max_attempts!r} is not a whole number of 1 or more"
+        )
+    if backoff is not None and not callable(backoff):
+        raise WorkflowDefinitionError(
+            f"{task.module_path}: backoff={backoff!r} is not a function of an exception and a TaskResult"
+        )
+    return {**options, "retry": RetryPolicy(max_attempts=max_attempts)}
 
 
 def activity_of(task: Any) -> DjangoTask:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import sys
 import traceback
@@ -193,6 +194,32 @@ def retry_request(exc: BaseException) -> RetryLater | None:
     with suppress(Exception):  # the time may be anything
         request = RetryLater(after=after, counts=request.counts, hold=request.hold)
     return request
+
+
+#: Attribute of an exception with the pause before the next attempt, in seconds; None ends the retries.
+_PAUSE = "_temporalex_pause"
+
+
+def set_requested_pause(exc: BaseException, seconds: float | None) -> None:
+    """Store the pause after an attempt that raised ``exc``, which ``requested_pause`` returns. None: no next attempt.
+
+    Raises ``ValueError`` for a negative number and for one that is not finite.
+    """
+    clear_requested_pause(exc)
+    if seconds is not None and not 0 <= seconds < math.inf:
+        raise ValueError(f"a pause of {seconds!r} seconds makes no sense: return 0 or more, or None")
+    setattr(exc, _PAUSE, (seconds,))
+
+
+def clear_requested_pause(exc: BaseException) -> None:
+    """Remove a stored pause: the same object may have been raised by an earlier attempt."""
+    vars(exc).pop(_PAUSE, None)
+
+
+def requested_pause(exc: BaseException) -> tuple[float | None] | None:
+    """Return ``(pause in seconds or None,)`` as ``set_requested_pause`` has stored it; None if it stored nothing."""
+    pause = error_attribute(exc, _PAUSE)
+    return pause if type(pause) is tuple else None
 
 
 def _own_type(exc: BaseException) -> str:

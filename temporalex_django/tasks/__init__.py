@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,7 @@ from django.core import checks
 
 from temporalex_django.authoring.activity import ActivityOptions
 from temporalex_django.authoring.activity_options import RetryPolicy
-from temporalex_django.authoring.django_tasks import normalize, require_current
+from temporalex_django.authoring.django_tasks import normalize, options_of, require_current
 from temporalex_django.core.names import check_time, to_seconds
 from temporalex_django.errors import PayloadError, WorkflowDefinitionError
 from temporalex_django.tasks.results import (
@@ -43,9 +43,17 @@ class DurableTask(Task):  # type: ignore[type-arg] # generic in the stubs only
     Write ``@task(retry=RetryPolicy(max_attempts=5), start_to_close=60)``. ``retry`` is the retry policy; None uses that
     of the backend. ``start_to_close`` is the longest time that an attempt may take. ``heartbeat`` is the longest time
     between two calls of ``activity_context().heartbeat()``. Both are timedeltas or seconds.
+
+    ``max_attempts`` and ``backoff`` take the place of ``retry``. They have the form of Django's own proposal
+    (django/new-features 142). ``max_attempts`` counts all attempts; None means no limit. After an attempt that raised,
+    ``backoff(exception, task_result)`` returns the pause before the next one, in seconds or as a timedelta, or None to
+    end the task. The errors of ``task_result`` include that exception. Without ``backoff``, the pauses are those of a
+    ``RetryPolicy``.
     """
 
     retry: RetryPolicy | None = None
+    max_attempts: int | None = None
+    backoff: Callable[[BaseException, TaskResult[Any, Any]], float | timedelta | None] | None = None
     start_to_close: timedelta | float | None = None
     heartbeat: timedelta | float | None = None
 
@@ -115,7 +123,7 @@ class DurableBackend(BaseTaskBackend):
         """Raise ``InvalidTask`` if this backend cannot run the task, for example because of a wrong timeout."""
         super().validate_task(task)
         try:
-            ActivityOptions(**_timing_options(task))
+            ActivityOptions(**options_of(task))
             if task.run_after is not None:
                 check_time(task.run_after, label=f"run_after of {task.module_path}")
         except WorkflowDefinitionError as exc:
@@ -143,11 +151,11 @@ class DurableBackend(BaseTaskBackend):
             args, kwargs = normalize([*args], label=task.module_path), normalize(dict(kwargs), label=task.module_path)
         except PayloadError as exc:
             raise TypeError(exc.message) from exc
-        timing_options = _timing_options(task)
-        retry = timing_options.pop("retry") or self.retry
+        task_options = options_of(task)
+        retry = task_options.pop("retry") or self.retry
         # Everything that a worker needs goes into the row: its code and settings may differ from those of this process.
         options = {
-            **ActivityOptions(retry=retry, **timing_options).as_dict(),
+            **ActivityOptions(retry=retry, **task_options).as_dict(),
             "backend": self.alias,
             "retention": self.retention,
         }
@@ -203,8 +211,3 @@ class DurableBackend(BaseTaskBackend):
                 )
             )
         return messages
-
-
-def _timing_options(task: Task[Any, Any]) -> dict[str, Any]:
-    """Return the options by name, each None if the task is no ``DurableTask``."""
-    return {name: getattr(task, name, None) for name in ("retry", "start_to_close", "heartbeat")}

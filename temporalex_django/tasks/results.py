@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from temporalex_django.authoring.activity_context import ActivityContext
 from temporalex_django.authoring.django_tasks import is_task
+from temporalex_django.engine.background_task import error_entry
 from temporalex_django.operations.background_tasks import find_background_task, finished_task, started_task
 
 if TYPE_CHECKING:
@@ -146,6 +147,18 @@ class DjangoTaskHost:
         The arguments are those of ``context``, which is called in a thread because it reads the database.
         """
         return await sync_to_async(self.context)(task, attempt, args, kwargs)
+
+    def failed_result(
+        self, task: Any, attempt: ActivityContext, args: Sequence[Any], kwargs: Mapping[str, Any], error: BaseException
+    ) -> Any:
+        """Return Django's ``TaskResult`` for an attempt of ``task`` that has just raised ``error``.
+
+        It is the result of ``context``, with the status ``FAILED`` and the error among its errors. At most two reads.
+        """
+        result, entry = self.context(task, attempt, args, kwargs).task_result, error_entry(error)
+        object.__setattr__(result, "status", TaskResultStatus.FAILED)  # frozen, as above
+        result.errors.append(TaskError(exception_class_path=entry["class"], traceback=entry["traceback"]))
+        return result
 
     def notify_started(self, state: Any) -> None:
         """Send Django's signal ``task_started``, in the thread of the attempt; ``state`` is the task's claimed row."""

@@ -89,3 +89,29 @@ def kills(log: str) -> None:
     with Path(log).open("a") as out:
         out.write("here\n")
     os._exit(9)
+
+
+def pause_of(exception: BaseException, task_result) -> float | None:
+    """Return 30 seconds for each attempt so far, and None for what no attempt can repair."""
+    RAN.append((type(exception).__name__, task_result.attempts, len(task_result.errors), str(task_result.status)))
+    return None if isinstance(exception, KeyError) else 30.0 * task_result.attempts
+
+
+@task(max_attempts=3, backoff=pause_of)
+def stumbles(error: str) -> None:
+    raise {"LookupError": LookupError, "KeyError": KeyError}[error](error)
+
+
+@task(max_attempts=3, backoff=pause_of)
+async def stumbles_later(error: str) -> None:
+    raise LookupError(error)
+
+
+@task(max_attempts=2)
+def stumbles_twice() -> None:
+    raise LookupError("twice")
+
+
+@task(backoff=lambda exception, task_result: -1)
+def stumbles_backwards() -> None:
+    raise LookupError("backwards")

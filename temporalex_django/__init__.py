@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from temporalex_django import errors
     from temporalex_django.authoring import api
     from temporalex_django.authoring.activity import activity
-    from temporalex_django.authoring.activity_context import activity_context
+    from temporalex_django.authoring.activity_context import activity_context, progress
     from temporalex_django.authoring.activity_options import RetryPolicy, Unique
     from temporalex_django.authoring.declared_messages import signal, update
     from temporalex_django.authoring.handle import WorkflowHandle
@@ -44,6 +44,7 @@ _HOME = {
     "api": "temporalex_django.authoring.api",
     "activity": "temporalex_django.authoring.activity",
     "activity_context": "temporalex_django.authoring.activity_context",
+    "progress": "temporalex_django.authoring.activity_context",
     "once": "temporalex_django.db.once",
     "signal": "temporalex_django.authoring.declared_messages",
     "update": "temporalex_django.authoring.declared_messages",
@@ -72,7 +73,7 @@ _MODULES = frozenset({"errors", "api"})
 __version__ = "0.1.0.dev0"
 __all__ = [  # noqa: RUF022 - grouped as the documentation groups them
     "Workflow", "GraphWorkflow", "VersionedWorkflow", "Step", "transit", "Done", "Wait", "WaitForEvent", "Debug", "Approval",
-    "activity", "activity_context", "once", "api", "query", "signal", "update", "event",
+    "activity", "activity_context", "progress", "once", "api", "query", "signal", "update", "event",
     "Ok", "Err", "ContinueAsNew", "Reply", "NoReply", "Stop", "Async", "TimedOut", "Event", "Pending",
     "Decision", "Escalation", "RetryLater", "RetryPolicy", "Unique", "Schedule", "Overlap", "WorkflowHandle", "errors",
 ]  # fmt: skip

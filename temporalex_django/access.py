@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 
 from temporalex_django import conf
 from temporalex_django.authoring import authorization
@@ -24,6 +24,7 @@ from temporalex_django.errors import ActionNotPermitted, NotConfigured, Workflow
 from temporalex_django.models import HumanTask, Instance, Schedule
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Model)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,16 @@ class AccessPolicy:
         if is_unfiltered(self.narrow(user, Instance.objects.all())):
             return schedules
         return schedules.filter(editor=getattr(user, "pk", None)) if getattr(user, "pk", None) else schedules.none()
+
+    def narrow_tasks(self, user: Person, tasks: QuerySet[M]) -> QuerySet[M]:
+        """Return those of ``tasks``, the background tasks, that exist for this user.
+
+        ``tasks`` is a queryset of ``EnqueuedTask`` or of ``EndedTask``; both have ``enqueued_by``, the run whose
+        activity enqueued the task. By default a user for whom ``narrow`` hides runs sees only the tasks that the other
+        runs have enqueued, since a task has no tenant of its own. Others see all.
+        """
+        runs = self.narrow(user, Instance.objects.all())
+        return tasks if is_unfiltered(runs) else tasks.filter(enqueued_by__in=runs.order_by().values("pk"))
 
     def permits(self, user: Person, permission: str) -> bool:
         """Return True if the user has a Django permission.
@@ -181,6 +192,23 @@ def schedules_for(user: Person, *, alias: str) -> QuerySet[Schedule]:
             f"narrow_schedules() of the access policy must return a queryset of schedules, not {type(schedules).__name__}"
         )
     return schedules.using(alias)
+
+
+def tasks_for(user: Person | None, model: type[M], *, alias: str) -> QuerySet[M]:
+    """Return the background tasks of the database ``alias`` that exist for a user. For code (None), these are all.
+
+    ``model`` is ``EnqueuedTask`` or ``EndedTask``. Raises ``NotConfigured`` when ``AccessPolicy.narrow_tasks`` returns
+    anything but a queryset of that model.
+    """
+    all_tasks = model._default_manager.using(alias)  # noqa: SLF001 - Django documents it
+    if user is None:
+        return all_tasks.all()
+    tasks = policy().narrow_tasks(user, all_tasks.all())
+    if not isinstance(tasks, QuerySet) or tasks.model is not model:
+        raise NotConfigured(
+            f"narrow_tasks() of the access policy must return a queryset of {model.__name__}, not {type(tasks).__name__}"
+        )
+    return tasks.using(alias)
 
 
 def is_unfiltered(runs: QuerySet[Any]) -> bool:

@@ -22,7 +22,7 @@ from temporalex_django.authoring.start_api import Startable
 from temporalex_django.authoring.workflow import decode_result
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.errors import AlreadyRunning
-from temporalex_django.operations.base import CODE, Action, Actor, refuse_inside_workflow, storage
+from temporalex_django.operations.base import Action, Actor, actor_for, refuse_inside_workflow, storage
 from temporalex_django.operations.human_tasks import inbox
 from temporalex_django.operations.human_tasks.inbox import redact_tasks
 from temporalex_django.operations.human_tasks.operations import Decide
@@ -52,7 +52,7 @@ class DatabaseBackend:
         return backend, ()
 
     def start(self, request: StartRequest) -> WorkflowHandle[Any]:
-        start = Start(request, by=_actor(request.by))
+        start = Start(request, by=actor_for(request.by))
         handle = self._handle(start.execute(), workflow=request.workflow)
         handle.start_outcome = start.outcome
         return handle
@@ -62,7 +62,7 @@ class DatabaseBackend:
 
     def start_many(self, requests: Sequence[StartRequest]) -> list[WorkflowHandle[Any] | AlreadyRunning]:
         by = requests[0].by if requests else None
-        return [self._start_result(result) for result in start_many(requests, by=_actor(by))]
+        return [self._start_result(result) for result in start_many(requests, by=actor_for(by))]
 
     async def astart_many(self, requests: Sequence[StartRequest]) -> list[WorkflowHandle[Any] | AlreadyRunning]:
         return await sync_to_async(self.start_many)(requests)
@@ -76,7 +76,7 @@ class DatabaseBackend:
         return handle
 
     def signal_with_start(self, request: StartRequest, signal: str, payload: Any) -> WorkflowHandle[Any]:
-        action = SignalWithStart(request, signal=signal, payload=payload, by=_actor(request.by))
+        action = SignalWithStart(request, signal=signal, payload=payload, by=actor_for(request.by))
         handle = self._handle(action.execute(), workflow=request.workflow)
         handle.start_outcome = action.outcome
         return handle
@@ -141,11 +141,6 @@ class DatabaseBackend:
         return make_handle(address, self)
 
 
-def _actor(by: object) -> Actor:
-    """Return the actor for a user; None is ``CODE``. Raises ``ActionNotPermitted`` for anything else."""
-    return CODE if by is None else Actor(user=check_person(by))
-
-
 def _find_target(address: RunAddress, by: Person | None) -> RunTarget:
     """Return the run if it exists for the user ``by``. Raises ``WorkflowNotFound``."""
     store = storage()
@@ -166,7 +161,7 @@ def build_action(address: RunAddress, request: RunRequest[Any]) -> Action[Any]:
     if request.operation == "resume":
         user, decider_name = split_decider(request.by)
         return Resume(_find_target(address, user), by=Actor(user=user), decided_by=decider_name, **request.inputs)
-    actor = _actor(request.by)
+    actor = actor_for(request.by)
     target = _find_target(address, actor.user)
     if request.operation == "decide":
         return _build_decision(target, actor, **request.inputs)

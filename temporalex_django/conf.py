@@ -50,7 +50,7 @@ WITHOUT_TIME_ZONES = (
 _METHODS = {
     "PAYLOAD_CODEC": ("encode", "decode"),
     "ACCESS_POLICY": (
-        *("narrow", "narrow_schedules", "permits", "allows", "startable", "mask"),
+        *("narrow", "narrow_schedules", "narrow_tasks", "permits", "allows", "startable", "mask"),
         *("permissions", "stands_in_for", "may_delegate"),
     ),
 }

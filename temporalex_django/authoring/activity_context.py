@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from temporalex_django.core import current
+from temporalex_django.core.failures import to_storable
 from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.core.payloads.round_trip import encode_lossless
 from temporalex_django.errors import OutsideWorkflow
+
+#: Most characters of the text of a progress.
+_LONGEST_TEXT: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +61,42 @@ class ActivityContext:
     _seq: int = field(default=0, repr=False)
     _owner: str | None = field(default=None, repr=False)  # the run that executes it, if a reset has kept ``run_id``
     _heartbeat: Callable[[Any], None] = field(default=lambda _: None, repr=False)
+    _progress: Callable[[Mapping[str, Any]], None] = field(default=lambda _: None, repr=False)
     _is_cancelled: Callable[[], bool] = field(default=lambda: False, repr=False)
 
     def heartbeat(self, details: Any = None) -> None:
         """Send a heartbeat, the sign that this attempt is alive. The next attempt can read ``details`` (a payload).
 
         A heartbeat costs little, so call it often. Raises ``PayloadError`` for details that would come back from JSON
-        as something else: pass a Decimal as a text.
+        as something else: pass a Decimal as a text. Raises ``TaskCancelled`` in a background task that somebody has
+        cancelled.
         """
         self._heartbeat(encode_lossless(details, label="heartbeat details"))
 
+    def progress(self, done: float, total: float, text: str = "") -> None:
+        """Report the progress of this attempt, which interfaces show as a bar. It is a heartbeat, too.
+
+        ``done`` and ``total`` are numbers of 0 or more. They may be of any unit and may go back, for example when a new
+        phase begins. ``text`` says what happens now, in at most 200 characters. At most one report a second is stored:
+        the latest. The last one before the end may be lost.
+
+        Raises ``TypeError`` or ``ValueError`` for other numbers, and ``TaskCancelled`` in a background task that
+        somebody has cancelled.
+        """
+        for name, number in (("done", done), ("total", total)):
+            if isinstance(number, bool) or not isinstance(number, (int, float)):
+                raise TypeError(f"progress: {name}={number!r} is not a number")
+            if not 0 <= number < math.inf:
+                raise ValueError(f"progress: {name}={number!r} is not a number of 0 or more")
+        if not isinstance(text, str):
+            raise TypeError(f"progress: text={text!r} is not a text")
+        self._progress({"done": done, "total": total, "text": to_storable(text)[:_LONGEST_TEXT]})
+
     def is_cancelled(self) -> bool:
-        """Return True if nobody will use the result: its wait was cancelled, or the worker has lost its lease."""
+        """Return True if the attempt should end.
+
+        Its wait was cancelled, somebody has cancelled the background task, or the worker has lost its lease.
+        """
         return self._is_cancelled()
 
 
@@ -94,3 +123,11 @@ def use_context(context: ActivityContext) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def progress(done: float, total: float, text: str = "") -> None:
+    """Report the progress of the activity or the background task that runs here; see ``ActivityContext.progress``.
+
+    Raises ``OutsideWorkflow`` outside of activities.
+    """
+    activity_context().progress(done, total, text)

@@ -115,8 +115,9 @@ def delay_after(
     """Return the seconds from ``now`` until the attempt after one that raised ``error``, or None if none follows.
 
     The arguments are those of ``next_delay``. ``RetryLater`` names the pause itself. If it names none, the ``backoff``
-    of a Django task decides, or else the policy. Its ``non_retryable`` does not count then, because the code itself wants another attempt. No attempt
-    follows one that called what only workflow code may call, such as another activity.
+    of a Django task decides, or else the policy. Its ``non_retryable`` does not count then, because the code itself
+    wants another attempt. No attempt follows one that called what only workflow code may call, such as another
+    activity.
     """
     # A mistake in the code: no attempt of this activity can call what only workflow code may call.
     if is_error(error, OutsideWorkflow):

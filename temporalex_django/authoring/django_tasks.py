@@ -80,6 +80,17 @@ def host() -> TaskHost:
     return _host()
 
 
+def notify_finished(result: Any) -> None:
+    """Send Django's signal that a background task has ended. Errors are logged: the end is committed.
+
+    ``result`` is its ``TaskResult``.
+    """
+    try:
+        host().notify_finished(result)
+    except Exception as exc:  # noqa: BLE001 - such as a task whose code this process lacks
+        log.error("could not send a signal about a Django task: %s", error_line(exc))
+
+
 def is_task(value: object) -> bool:
     """Return True if the value is a function that ``@task`` has decorated."""
     has_function = inspect.isfunction(getattr(value, "func", None)) and hasattr(value, "takes_context")
@@ -158,7 +169,7 @@ class DjangoTask(Activity[Any, Any]):
             raise
 
     def _request_pause(self, exc: Exception, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Ask the ``backoff`` of the task for the pause after ``exc``. If it has no answer, the retry policy decides."""
+        """Ask the ``backoff`` of the task for the pause after ``exc``. Without an answer, the retry policy decides."""
         try:
             clear_requested_pause(exc)
             task_result = host().failed_result(self.task, activity_context(), args, kwargs, exc)
@@ -187,7 +198,9 @@ def options_of(task: Any) -> dict[str, Any]:
     if max_attempts is None and backoff is None:
         return options
     if options["retry"] is not None:
-        raise WorkflowDefinitionError(f"{task.module_path}: retry= takes max_attempts= and backoff= too; use one of both")
+        raise WorkflowDefinitionError(
+            f"{task.module_path}: retry= takes max_attempts= and backoff= too; use one of both"
+        )
     if max_attempts is not None and (type(max_attempts) is not int or max_attempts < 1):
         raise WorkflowDefinitionError(
             f"{task.module_path}: max_attempts={max_attempts!r} is not a whole number of 1 or more"

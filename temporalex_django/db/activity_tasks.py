@@ -49,6 +49,7 @@ log = logging.getLogger("temporalex_django.db")
 #: The columns of an activity that a worker or a turn reads.
 TASK = TASKS.pick_fields(TaskState, args="call", kwargs=None, heartbeat_details="heartbeat", previous_failure="failure")
 _ATTEMPT = TASKS.pick_columns(*FENCE)
+_OWNED = TASKS.pick_columns(*FENCE, "cancelled_at")
 #: The chain, run and queue that get the result of an activity.
 _RECIPIENT = TASKS.pick_columns("chain_id", "run_id", "run_queue")
 _DELETED = f"delete from {TASKS.name} where {FENCED} returning {_ATTEMPT.names}, {_RECIPIENT.names}"
@@ -85,6 +86,8 @@ _RETRY_UPDATE = TASKS.update(
         **dict.fromkeys(("owner", "started_at", "beat_at"), "null"),
         "attempt": f"(select v.tries from v where v.id = {TASKS.name}.id)",
         **{name: f"(select v.{name} from v where v.id = {TASKS.name}.id)" for name in _RETRY.column_names},
+        # A background task that was cancelled meanwhile is due at once: a worker ends it without another attempt.
+        "due_at": f"case when cancelled_at is null then (select v.due_at from v where v.id = {TASKS.name}.id) else scheduled_at end",
     },
     f"where {FENCED} returning id",
 )
@@ -99,6 +102,8 @@ _EDITED = TASKS.pick_columns("id", "attempt", "call", "options")
 _EDITED_UPDATE = _EDITED.update("id", "attempt", only=f" and {TASKS.name}.owner is null")
 _LIMITS = TASKS.pick_columns("start_to_close", "heartbeat_timeout", "close_at", "started_at")
 _HEARTBEAT = TASKS.pick_columns(*FENCE, "beat_at", "expires_at", "heartbeat")
+_PROGRESS = TASKS.pick_columns(*FENCE, "progress")
+_PROGRESS_UPDATE = _PROGRESS.update(*FENCE)
 _HEARTBEAT_UPDATE = _HEARTBEAT.update(*FENCE, heartbeat=f"coalesce(v.heartbeat, {TASKS.name}.heartbeat)")
 
 
@@ -182,14 +187,14 @@ class ActivityTasks:
         rows = self._sql.write_returning(_ATTEMPT.columns, _RELEASE_RETURNING, keys, _RELEASED.types, key="id")
         return [(queue, name) for queue, name in rows]
 
-    def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
+    def owned_tasks(self, owner: int) -> dict[tuple[int, int, int], datetime | None]:
         """Return the attempts that the worker with the epoch ``owner`` has claimed. Locks nothing.
 
         The epoch is the number under which a worker owns what it claims. An attempt is ``(id of the task, attempt,
-        owner)``, which ``release_tasks`` takes.
+        owner)``, which ``release_tasks`` takes. Its value is when somebody has cancelled it, or None.
         """
-        rows = self._sql.select(_ATTEMPT.select("where owner = %s"), [owner], _ATTEMPT.types)
-        return {(task, attempt, own) for task, attempt, own in rows}
+        rows = self._sql.select(_OWNED.select("where owner = %s"), [owner], _OWNED.types)
+        return {(task, attempt, own): cancelled_at for task, attempt, own, cancelled_at in rows}
 
     def finish_tasks(self, results: Sequence[TaskResult]) -> list[int]:
         """Store the results of attempts, and send each final one as a message to the run of its activity.
@@ -365,6 +370,11 @@ class ActivityTasks:
         """Store the arguments and options of ``task``, if no worker has it and its attempt is still the present one."""
         row = (task.id, task.fence[1], [list(task.args), dict(task.kwargs)], dict(task.options))
         self._sql.write(_EDITED.columns, _EDITED_UPDATE, _EDITED.encode_rows([row]), key="id")
+
+    def record_progress(self, progress: Mapping[tuple[int, int, int], Mapping[str, Any]]) -> None:
+        """Store the progress that attempts have reported, by ``(id, attempt, owner)``. One statement."""
+        rows = [(*key, dict(values)) for key, values in progress.items()]
+        self._sql.write(_PROGRESS.columns, _PROGRESS_UPDATE, _PROGRESS.encode_rows(rows), key="id")
 
     def record_heartbeats(self, heartbeats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         """Store heartbeats, and return the keys of the attempts that the worker still owns.

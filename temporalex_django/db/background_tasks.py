@@ -24,7 +24,7 @@ from temporalex_django.engine.ids import uuid7
 
 _NEW = TASKS.pick_columns(
     *("run_id", "workflow_id", "workflow", "seq", "activity", "call", "options", "queue", "run_queue", "priority"),
-    *("max_attempts", "start_to_close", "heartbeat_timeout", "scheduled_at", "due_at"),
+    *("max_attempts", "start_to_close", "heartbeat_timeout", "enqueued_by_id", "scheduled_at", "due_at"),
 )
 _SOME = f"exists (select 1 from {TASKS.name} where queue = %s and owner is null and priority"
 #: Condition: some activities that wait in a queue (given twice) have a priority. One probe of an index that holds only
@@ -34,7 +34,11 @@ _OPTIONS = TASKS.pick_columns("id", "options")
 _OPTIONS_UPDATE = _OPTIONS.update("id")
 _ATTEMPT = TASKS.pick_columns(*FENCE)
 #: Columns of an ended task, and the columns of the activity that they come from.
-_SHARED = {"id": "run_id", "queue": "queue", "priority": "priority", "call": "call", "enqueued_at": "scheduled_at"}
+_SHARED = {
+    "id": "run_id",
+    "enqueued_at": "scheduled_at",
+    **{name: name for name in ("queue", "priority", "call", "progress", "enqueued_by_id")},
+}
 _DELETED_COLUMNS = TASKS.pick_columns(*_SHARED.values())
 _RESULT = ENDED_TASKS.pick_columns(*background_task.TaskEnd._fields)
 _FINISHED = ENDED_TASKS.pick_columns(*_SHARED, *_RESULT.column_names)
@@ -53,6 +57,7 @@ class NewBackgroundTask:
 
     ``options`` are the retry policy, the timeouts in seconds and so on, as ``engine.background_task`` describes them.
     Tasks with a higher ``priority`` come first. ``run_after`` is the earliest time for its start, or None for now.
+    ``enqueued_by`` is the run whose activity enqueues it, or None.
     """
 
     activity: str
@@ -62,6 +67,7 @@ class NewBackgroundTask:
     queue: str
     priority: int
     run_after: datetime | None
+    enqueued_by: UUID | None
 
 
 def insert_task(new: NewBackgroundTask, *, storage: StorageSession) -> tuple[UUID, datetime]:
@@ -80,7 +86,7 @@ def insert_task(new: NewBackgroundTask, *, storage: StorageSession) -> tuple[UUI
         (
             *(task_id, "", "", 0, new.activity, [list(new.args), dict(new.kwargs)], dict(new.options), new.queue),
             *(new.queue, new.priority, limit, new.options.get("start_to_close"), new.options.get("heartbeat")),
-            *(None, None),
+            *(new.enqueued_by, None, None),
         )
     )
     statement = _insert_statement(sql.placeholder, now, deferred=new.run_after is not None)

@@ -155,6 +155,7 @@ class DjangoStorage(StorageSession):
     mark_tasks_started = _from(_tasks, ActivityTasks.mark_tasks_started)
     release_tasks = _from(_tasks, ActivityTasks.release_tasks)
     owned_tasks = _from(_tasks, ActivityTasks.owned_tasks)
+    record_progress = _from(_tasks, ActivityTasks.record_progress)
     owned_background_tasks = _from(_tasks, ActivityTasks.owned_background_tasks)
     free_background_task = _from(_tasks, ActivityTasks.free_background_task)
 

@@ -50,6 +50,9 @@ from temporalex_django.interceptors.chain import chain
 # Workers and test environments share them.
 
 
+#: Kind of the result of a background task that was cancelled. No run gets it, so it is no event.
+CANCELLED: Final = "TaskCancelled"
+CANCELLED_TEXT: Final = "the task was cancelled"
 #: Timeouts that count for an activity that is queued, and for one that is running.
 _QUEUED_TIMEOUTS = ("schedule_to_start", "schedule_to_close")
 _RUNNING_TIMEOUTS = ("start_to_close", "heartbeat", "schedule_to_close")
@@ -64,11 +67,13 @@ def activity_context(
     task: TaskState,
     *,
     send_heartbeat: Callable[[Any], None] = lambda _: None,
+    report_progress: Callable[[Mapping[str, Any]], None] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> ActivityContext:
     """Return the context in which an attempt of the activity runs.
 
-    ``send_heartbeat`` takes the details of each heartbeat; without it heartbeats are dropped. ``is_cancelled`` returns
+    ``send_heartbeat`` takes the details of each heartbeat, and ``report_progress`` each progress; without them they are
+    dropped. ``is_cancelled`` returns
     True once the result of the attempt would come too late.
     """
     return ActivityContext(
@@ -81,6 +86,7 @@ def activity_context(
         headers=dict(task.headers or {}),
         _seq=task.seq,
         _heartbeat=send_heartbeat,
+        _progress=report_progress,
         _is_cancelled=is_cancelled,
     )
 
@@ -163,6 +169,8 @@ def failed_result(task: TaskState, error: BaseException, now: datetime, *, final
     A step that returns ``Err`` counts as one that raised. ``RetryLater`` says itself when the activity is due again.
     With ``final`` no further attempt follows, whatever the policy says.
     """
+    if task.cancelled_at is not None:
+        return cancelled_result(task)
     final = final or (is_error(error, ApplicationError) and error_attribute(error, "non_retryable") is True)
     retry_at = None
     if not final:
@@ -251,6 +259,8 @@ def timeout_result(task: TaskState, timeout: str, now: datetime) -> TaskResult:
     ``start_to_close`` and ``heartbeat`` end one attempt, and another one may follow. ``schedule_to_start`` and
     ``schedule_to_close`` end the activity.
     """
+    if task.cancelled_at is not None:
+        return cancelled_result(task)
     message = f"the {timeout} timeout of {task.options[timeout]:g} s expired"
     if timeout in ("start_to_close", "heartbeat"):
         retry_at = _retry_at(task, now)
@@ -270,10 +280,11 @@ def timeout_result(task: TaskState, timeout: str, now: datetime) -> TaskResult:
 def _retry_at(task: TaskState, now: datetime, error: BaseException | None = None) -> datetime | None:
     """Return the time of the next attempt; None if none follows by ``schedule_to_close``. No error: a timeout."""
     policy, draw = task.options.get("retry"), jitter_draw(task.run_id, task.seq, task.attempt)
+    attempt = _counted_attempt(task)
     if error is None:
-        delay = next_delay(policy, task.attempt, ["TimeoutError"], draw=draw)
+        delay = next_delay(policy, attempt, ["TimeoutError"], draw=draw)
     else:
-        delay = delay_after(policy, task.attempt, error, now=now, draw=draw)
+        delay = delay_after(policy, attempt, error, now=now, draw=draw)
     if delay is None:
         return None
     retry_at = now + timedelta(seconds=delay)
@@ -281,6 +292,17 @@ def _retry_at(task: TaskState, now: datetime, error: BaseException | None = None
     if close is None or retry_at < task.scheduled_at + timedelta(seconds=close):
         return retry_at
     return None
+
+
+def _counted_attempt(task: TaskState) -> int:
+    """Return the number of the attempt for the retry policy: attempts before a person retried the task do not count."""
+    return task.attempt - int(task.options.get("attempts_before") or 0)
+
+
+def cancelled_result(task: TaskState) -> TaskResult:
+    """Return the final result of a background task that somebody has cancelled. No attempt follows."""
+    attributes = {"seq": task.seq, "type": "TaskCancelled", "message": CANCELLED_TEXT, "attempts": task.attempt}
+    return TaskResult(task=task, outcome=(CANCELLED, attributes))
 
 
 #: Errors about what another worker may have. They are not the fault of the run or the activity (see decision 28).
@@ -329,8 +351,10 @@ def lost_result(task: TaskState, now: datetime) -> TaskResult:
     The activity is due again at once. If it was the last attempt, the result is a final failure (so ``max_attempts=1``
     means at most once).
     """
+    if task.cancelled_at is not None:
+        return cancelled_result(task)
     max_attempts = (task.options.get("retry") or {}).get("max_attempts", 0)
-    if not max_attempts or task.attempt < max_attempts:
+    if not max_attempts or _counted_attempt(task) < max_attempts:
         attributes = worker_lost_attributes(task.seq, task.attempt)
         failure = AttemptFailure(type=attributes["type"], message=attributes["message"], at=now, attempt=task.attempt)
         return TaskResult(task=task, retry_at=now, failure=failure)

@@ -16,10 +16,11 @@ from temporalex_django.core.failures import clean_traceback, exception_name, run
 from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 
-Status = Literal["READY", "RUNNING", "FAILED", "SUCCESSFUL"]
+Status = Literal["READY", "RUNNING", "FAILED", "SUCCESSFUL", "CANCELLED"]
 #: Exceptions for failures without an exception of the task: those that an awaiting workflow would get.
 _FAILURE_CLASS = "temporalex_django.errors.ActivityFailure"
 _TIMEOUT_CLASS = "builtins.TimeoutError"
+_CANCELLED_CLASS = "temporalex_django.errors.TaskCancelled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +28,10 @@ class BackgroundTask:
     """A background task in its present state.
 
     ``path`` is the import path of its function, and ``backend`` the alias of its task backend. ``log`` holds its
-    attempts, each in the form of ``log_entry``. ``value`` is the result of a successful task.
+    attempts, each in the form of ``log_entry``. ``value`` is the result of a successful task. ``waits_for`` names what
+    the last worker lacked that deferred it. ``cancelled_at`` is when somebody asked a running task to end. ``progress``
+    is the last one that an attempt reported (``done``, ``total``, ``text``), and ``enqueued_by`` the run whose activity
+    enqueued it.
     """
 
     id: UUID
@@ -44,6 +48,10 @@ class BackgroundTask:
     log: Sequence[Mapping[str, Any]] = ()
     value: Any = None
     attempts: int = field(default=0)
+    waits_for: str | None = None
+    cancelled_at: datetime | None = None
+    progress: Mapping[str, Any] | None = None
+    enqueued_by: UUID | None = None
 
     @property
     def started_at(self) -> datetime | None:
@@ -108,6 +116,8 @@ def _attempt_error(result: TaskResult) -> Mapping[str, str] | None:
         return result.error_entry
     if result.failure is not None:
         kind, message = result.failure.type, result.failure.message
+    elif result.outcome is not None and result.outcome[0] == activity_policy.CANCELLED:
+        return {"class": _CANCELLED_CLASS, "traceback": f"TaskCancelled: {activity_policy.CANCELLED_TEXT}"}
     elif result.outcome is not None and result.outcome[0] != "ActivityCompleted":
         kind, message = result.outcome[1]["type"], result.outcome[1]["message"]
     else:
@@ -147,7 +157,7 @@ def task_end(result: TaskResult, now: datetime) -> TaskEnd:
     first_started_at = next(
         (datetime.fromisoformat(attempt["at"]) for attempt in options["log"] if attempt["at"]), None
     )
-    cause = None if kind == "ActivityCompleted" else run_failure_cause(attributes)
+    cause = None if kind in ("ActivityCompleted", activity_policy.CANCELLED) else run_failure_cause(attributes)
     return TaskEnd(
         task=function_path(task.activity),
         backend=str(options.get("backend")),
@@ -165,10 +175,10 @@ def task_end(result: TaskResult, now: datetime) -> TaskEnd:
 
 
 def task_status(kind: str) -> Status:
-    """Return the status that ``django.tasks`` uses for a kind of result, such as ``ActivityCompleted``."""
-    if kind == "ActivityCompleted":
-        return "SUCCESSFUL"
-    return "FAILED"
+    """Return the status for a kind of result, such as ``ActivityCompleted``."""
+    if kind == activity_policy.CANCELLED:
+        return "CANCELLED"
+    return "SUCCESSFUL" if kind == "ActivityCompleted" else "FAILED"
 
 
 def function_path(activity: str) -> str:

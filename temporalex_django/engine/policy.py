@@ -243,6 +243,8 @@ OUTBOX_LONGEST_PAUSE = 30.0
 
 #: Time between two passes. [switched]
 MAINTENANCE_SECONDS = 0.5
+#: Time between two writes of the progress of one attempt. [tests/integration/tasks/test_task_progress.py]
+PROGRESS_SECONDS = 1.0
 #: Activities that one pass times out at most. [tests/integration/workers/test_isolation.py]
 EXPIRED_LIMIT = 200
 #: Time between two rounds of what is not part of every pass: activities of owners without a row, old runs, markers of

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from temporalex_django.core.history.events import Job
+from temporalex_django.engine import activity_policy
 from temporalex_django.engine.contracts.records import NewEvent, RunRecord, RunWrite, TaskResult
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.telemetry import definitions
@@ -16,6 +17,7 @@ _OUTCOMES: Final = {
     "ActivityCompleted": "completed",
     "ActivityFailed": "failed",
     "ActivityTimedOut": "timed_out",
+    activity_policy.CANCELLED: "cancelled",
 }
 #: The outcome of an attempt whose run has gone on without it, so that not even the name of the activity is at hand.
 DROPPED: Final = (definitions.OTHER, "dropped")

@@ -13,7 +13,7 @@ the default message of its class.
     ├── InvalidStart · InvalidHeaders
     ├── NotCancellable · UnknownQuery · UnknownSignal · EngineNotFound · NotConfigured
     ├── QueryFailed └── QueryTimeout · HistoryGone
-    ├── ActivityNotFound · WorkerNotFound · RunChanged · IdempotencyKeyReused · OutcomeUnknown
+    ├── ActivityNotFound · WorkerNotFound · TaskNotFound · RunChanged · IdempotencyKeyReused · OutcomeUnknown
     ├── ActionNotPermitted └── FourEyes
     ├── ActionNotPossible
     ├── HumanTaskNotFound · HumanTaskClosed · HumanTaskClaimed · FormChanged
@@ -24,7 +24,7 @@ the default message of its class.
     ├── UnexpectedError
     ├── WorkflowFailed ├── WorkflowTerminated └── WorkflowTimedOut
     ├── WorkflowCancelled
-    ├── ActivityFailure · ChildWorkflowFailure
+    ├── ActivityFailure · ChildWorkflowFailure · TaskCancelled
     └── NondeterminismError · DeadlockDetected · EngineChanged · JudgingFailed
 
     Control (BaseException): travels through workflow code and is not for ``except Exception``
@@ -49,6 +49,7 @@ from temporalex_django.errors.execution import (
     RetryLater,
     RunBlocked,
     RunPaused,
+    TaskCancelled,
     TemporalexError,
     TooManyUpdates,
     UnexpectedError,
@@ -99,6 +100,7 @@ from temporalex_django.errors.requests import (
     RunChanged,
     ScheduleInvalid,
     ScheduleNotFound,
+    TaskNotFound,
     UnknownQuery,
     UnknownSignal,
     UnknownVersion,
@@ -160,6 +162,8 @@ __all__ = [
     "RunPaused",
     "ScheduleInvalid",
     "ScheduleNotFound",
+    "TaskCancelled",
+    "TaskNotFound",
     "TemporalexError",
     "TooManyUpdates",
     "UnexpectedError",

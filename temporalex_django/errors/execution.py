@@ -320,6 +320,17 @@ class ActivityFailure(TemporalexError):
         self.timeout = timeout
 
 
+class TaskCancelled(TemporalexError):
+    """Somebody has cancelled the background task.
+
+    A heartbeat of the running task raises it, and so does its report of progress. The result of a cancelled task has it
+    as its last error, unless the task raised another one afterwards.
+    """
+
+    code = "task_cancelled"
+    next_step = "Clean up and let the error pass. To run the task again, retry it."
+
+
 class ChildWorkflowFailure(TemporalexError):
     """A child workflow did not complete, or could not be started.
 

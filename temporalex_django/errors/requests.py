@@ -200,6 +200,13 @@ class HumanTaskNotFound(TemporalexError):
     next_step = "Look in the inbox for open decisions; `handle.human_tasks()` returns those of a run."
 
 
+class TaskNotFound(TemporalexError):
+    """The background task does not exist, its retention has passed, or this user may not see it."""
+
+    code = "task_not_found"
+    next_step = "To list background tasks, run `manage.py temporalex enqueued`, or request `GET tasks/`."
+
+
 class WorkerNotFound(TemporalexError):
     """The worker does not exist: it has ended, was declared dead, or continues under a new id."""
 

@@ -88,6 +88,18 @@ class ActivityTask(models.Model):
     failed_at = SafeDateTimeField(null=True)
     failed_attempt = models.IntegerField(null=True)
     failing_since = SafeDateTimeField(null=True, help_text=_("When its first attempt failed."))
+    cancelled_at = SafeDateTimeField(
+        null=True, help_text=_("When somebody asked a background task to end while it was running.")
+    )
+    progress = models.BinaryField(
+        null=True, help_text=_("The last progress that an attempt reported: done, total, text.")
+    )
+    enqueued_by = unconstrained_key(
+        "temporalex_django.Instance",
+        null=True,
+        related_name="enqueued_tasks",
+        help_text=_("For a background task: the run whose activity enqueued it."),
+    )
 
     class Meta:
         db_table = "temporalex_activity_task"
@@ -119,6 +131,7 @@ class ActivityTask(models.Model):
             models.Index(fields=["cause", "workflow"], name="temporalex_task_cause", condition=Q(cause__isnull=False)),
             models.Index(fields=["fault", "workflow"], name="temporalex_task_fault", condition=Q(fault__isnull=False)),
             models.Index(fields=["expires_at"], name="temporalex_task_expires", condition=Q(expires_at__isnull=False)),
+            models.Index(fields=["enqueued_by"], name="temporalex_task_source", condition=Q(enqueued_by__isnull=False)),
         ]
         constraints = [models.UniqueConstraint(fields=["run", "seq"], name="temporalex_task_command")]
 
@@ -240,6 +253,7 @@ class EnqueuedTask(ActivityTask):
         verbose_name = _("enqueued task")
         verbose_name_plural = _("enqueued tasks")
         default_permissions = ("view",)
+        permissions = [("operate_tasks", _("Can retry, cancel, run and requeue background tasks"))]
 
     def __str__(self) -> str:
         # Activities of background tasks are named ``task:<dotted path>``.
@@ -253,10 +267,14 @@ class EndedTask(models.Model):
     """
 
     class TaskStatus(models.TextChoices):
-        """Statuses of ended tasks, with the names that ``django.tasks`` uses."""
+        """Statuses of ended tasks, with the names that ``django.tasks`` uses.
+
+        Its results have no status for a cancelled task: there it is ``FAILED``.
+        """
 
         SUCCESSFUL = "SUCCESSFUL", _("Successful")
         FAILED = "FAILED", _("Failed")
+        CANCELLED = "CANCELLED", _("Cancelled")
 
     id = models.UUIDField(primary_key=True)
     task = models.CharField(max_length=300, help_text=_("Dotted path of the function."))
@@ -278,6 +296,13 @@ class EndedTask(models.Model):
     started_at = SafeDateTimeField(null=True, help_text=_("When its first attempt began."))
     finished_at = SafeDateTimeField()
     keep_until = SafeDateTimeField(null=True, help_text=_("Empty if it is kept forever."))
+    progress = models.BinaryField(null=True, help_text=_("The last progress that it reported: done, total, text."))
+    enqueued_by = unconstrained_key(
+        "temporalex_django.Instance",
+        null=True,
+        related_name="ended_tasks",
+        help_text=_("The run whose activity enqueued it."),
+    )
 
     class Meta:
         db_table = "temporalex_ended_task"
@@ -290,6 +315,9 @@ class EndedTask(models.Model):
             models.Index(fields=["keep_until"], name="temporalex_ended_task_keep"),
             models.Index(
                 fields=["finished_at"], name="temporalex_ended_task_failed", condition=models.Q(fault__isnull=False)
+            ),
+            models.Index(
+                fields=["enqueued_by"], name="temporalex_ended_task_source", condition=Q(enqueued_by__isnull=False)
             ),
         ]
 

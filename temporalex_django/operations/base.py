@@ -24,7 +24,7 @@ from django.utils import timezone
 from temporalex_django import access, signals
 from temporalex_django.authoring import authorization
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.authoring.authorization import APP, Person, check_person
 from temporalex_django.backends.host import host
 from temporalex_django.backends.protocol import AuditSubject, RunBackend
 from temporalex_django.conf import get_settings
@@ -71,6 +71,11 @@ class Actor:
 
 
 CODE = Actor()
+
+
+def actor_for(by: object) -> Actor:
+    """Return the actor for a user whom code names; None is ``CODE``. Raises ``ActionNotPermitted`` for others."""
+    return CODE if by is None else Actor(user=check_person(by))
 
 
 def storage() -> DjangoStorage:

@@ -64,6 +64,7 @@ STATUS_OF_ERRORS: tuple[tuple[type[errors.TemporalexError], HTTPStatus], ...] = 
     (errors.WorkflowNotFound, HTTPStatus.NOT_FOUND),
     (errors.HumanTaskNotFound, HTTPStatus.NOT_FOUND),
     (errors.WorkerNotFound, HTTPStatus.NOT_FOUND),
+    (errors.TaskNotFound, HTTPStatus.NOT_FOUND),
     (errors.ScheduleNotFound, HTTPStatus.NOT_FOUND),
     (errors.UnknownWorkflow, HTTPStatus.NOT_FOUND),
     (errors.UnknownVersion, HTTPStatus.NOT_FOUND),

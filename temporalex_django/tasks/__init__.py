@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from django.apps import apps
 from django.core import checks
 
 from temporalex_django.authoring.activity import ActivityOptions
 from temporalex_django.authoring.activity_options import RetryPolicy
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.django_tasks import normalize, options_of, require_current
 from temporalex_django.core.names import check_time, to_seconds
 from temporalex_django.errors import PayloadError, WorkflowDefinitionError
@@ -25,7 +27,7 @@ from temporalex_django.tasks.results import (
     task_enqueued,
 )
 
-__all__ = ["DurableBackend", "DurableTask"]
+__all__ = ["DurableBackend", "DurableTask", "cancel_task", "requeue", "retry_task", "run_task_now"]
 
 #: The default policy. A task that raises has failed, as with Django's own backends. The policy still retries a task
 #: that was lost with its worker.
@@ -211,3 +213,69 @@ class DurableBackend(BaseTaskBackend):
                 )
             )
         return messages
+
+
+# --- operations -------------------------------------------------------------------------------------------------------
+#
+# Operations on background tasks, for code. Each takes the result of an enqueued task, or its id.
+
+
+def retry_task(
+    task: TaskResult[Any, Any] | UUID | str, *, reason: str = "", by: Person | None = None
+) -> TaskResult[Any, Any]:
+    """Run a failed or cancelled background task again, under its id, and return its result as it is then.
+
+    Its arguments, idempotency key and attempts stay. In the caller's transaction; it locks the row of the task. ``by``
+    is the user who does it, and None stands for code, which may do anything. Raises ``TaskNotFound``,
+    ``ActionNotPossible`` for a task that has not failed, and ``ActionNotPermitted``. Audited, with the ``reason``.
+    """
+    return _operate("retry_task", task, reason=reason, by=by)
+
+
+def cancel_task(
+    task: TaskResult[Any, Any] | UUID | str, *, reason: str = "", by: Person | None = None
+) -> TaskResult[Any, Any]:
+    """Cancel a background task, and return its result as it is then.
+
+    A task that waits has failed at once, with ``TaskCancelled`` as its last error. One that runs is asked to end: its
+    ``activity_context().is_cancelled()`` returns True, and its heartbeats raise ``TaskCancelled``. The arguments and
+    errors are those of ``retry_task``; a task that has ended cannot be cancelled.
+    """
+    return _operate("cancel_task", task, reason=reason, by=by)
+
+
+def run_task_now(
+    task: TaskResult[Any, Any] | UUID | str, *, reason: str = "", by: Person | None = None
+) -> TaskResult[Any, Any]:
+    """Make a background task due now that waits for its time or its next attempt, and return its result.
+
+    The arguments and errors are those of ``retry_task``; a task that runs or has ended cannot be due.
+    """
+    return _operate("run_task_now", task, reason=reason, by=by)
+
+
+def requeue(
+    task: TaskResult[Any, Any] | UUID | str,
+    *,
+    queue: str | None = None,
+    priority: int | None = None,
+    reason: str = "",
+    by: Person | None = None,
+) -> TaskResult[Any, Any]:
+    """Move a background task that waits to another queue or priority, and return its result as it is then.
+
+    ``queue`` is one of the queues of the project's task backends, and ``priority`` a number from -100 to 100. The other
+    arguments and the errors are those of ``retry_task``; a task that runs or has ended cannot be moved.
+    """
+    return _operate("requeue", task, queue=queue, priority=priority, reason=reason, by=by)
+
+
+def _operate(
+    name: str, task: TaskResult[Any, Any] | UUID | str, *, by: Person | None, **options: Any
+) -> TaskResult[Any, Any]:
+    from temporalex_django.operations.background_tasks import TASK_ACTIONS  # noqa: PLC0415 - tasks may be defined before models are loaded
+    from temporalex_django.operations.base import actor_for  # noqa: PLC0415 - as above
+    from temporalex_django.tasks.results import result_of  # noqa: PLC0415 - as above
+
+    task_id = task.id if isinstance(task, TaskResult) else task
+    return result_of(TASK_ACTIONS[name](task_id, by=actor_for(by), **options).execute())

@@ -55,7 +55,8 @@ def result_of(background_task: BackgroundTask) -> TaskResult[Any, Any]:
     task_result: TaskResult[Any, Any] = TaskResult(
         task=task_of(background_task),
         id=str(background_task.id),
-        status=TaskResultStatus[background_task.status],
+        # Django has no status for a cancelled task; its last error says so.
+        status=TaskResultStatus["FAILED" if background_task.status == "CANCELLED" else background_task.status],
         enqueued_at=background_task.enqueued_at,
         started_at=background_task.started_at,
         finished_at=background_task.finished_at,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import decimal
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime
@@ -101,7 +101,10 @@ class EnvironmentActivities(EnvironmentBase):
         def heartbeat(details: Any) -> None:
             self._heartbeats[task.id, task.attempt, OWNER] = details
 
-        context = activity_policy.activity_context(task, send_heartbeat=heartbeat)
+        def report(progress: Mapping[str, Any]) -> None:
+            self._progress[task.id, task.attempt, OWNER] = progress
+
+        context = activity_policy.activity_context(task, send_heartbeat=heartbeat, report_progress=report)
 
         def call() -> Any:
             # An activity is no part of a workflow, so the guard must not refuse what it does.
@@ -141,6 +144,9 @@ class EnvironmentActivities(EnvironmentBase):
         if self._heartbeats and not crashed:
             self._tasks.record_heartbeats(self._heartbeats)
         self._heartbeats.clear()
+        if self._progress and not crashed:
+            self._tasks.record_progress(self._progress)
+        self._progress.clear()
         self._store_result(result)
 
     def _store_result(self, result: TaskResult) -> None:

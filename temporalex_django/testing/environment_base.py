@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -95,6 +95,7 @@ class EnvironmentBase(ABC):
         self._stand_ins: dict[str, Callable[..., Any]] = {}
         self._held_activities: set[str] = set()
         self._heartbeats: dict[tuple[int, int, int], Any] = {}  # by (task id, attempt, owner)
+        self._progress: dict[tuple[int, int, int], Mapping[str, Any]] = {}  # likewise
         self._held_tasks: list[TaskState] = []
         self._batch: list[Callable[[], None]] | None = None
         self._seeds = random.Random(0)  # noqa: S311 - a test draws the same numbers each time

@@ -87,6 +87,7 @@ def _run_call(call: dict[str, Any], calls: CallReader, send: Any) -> dict[str, A
     context = ActivityContext(
         **{**call["context"], "previous_failure": PreviousFailure.from_payload(call["context"]["previous_failure"])},
         _heartbeat=lambda details: send(beat=details),
+        _progress=lambda progress: send(progress=progress),
         _is_cancelled=lambda: calls.cancelled,
     )
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -24,11 +25,11 @@ from temporalex_django.db.activity_tasks import process_name
 from temporalex_django.db.atomic_activities import completed_result, encode_payload, send_activity_signal
 from temporalex_django.db.attempt_scope import AttemptScope, call_in_scope
 from temporalex_django.db.graph_storage import TaskSource
-from temporalex_django.engine import activity_policy, background_task
+from temporalex_django.engine import activity_policy, background_task, policy
 from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.executors import attempt_hooks, report_failure
 from temporalex_django.engine.turn_metrics import record_attempt
-from temporalex_django.errors import PayloadError
+from temporalex_django.errors import PayloadError, TaskCancelled
 from temporalex_django.interceptors.chain import chain
 from temporalex_django.telemetry.recording import recorder
 
@@ -61,6 +62,8 @@ class Attempt:
     cancelled: bool = False
     pending_details: list[Any] = field(default_factory=list)  # of a heartbeat that is not stored yet
     last_details: bytes | None = None
+    pending_progress: Mapping[str, Any] | None = None  # that is not stored yet
+    progress_at: float = -math.inf  # when one was stored
     future: Any = None  # of an async attempt
     loop: Any = None  # the event loop of the future
 
@@ -77,11 +80,18 @@ class Attempt:
     def context(self) -> ActivityContext:
         """Return the context that the code of the activity sees."""
         return activity_policy.activity_context(
-            self.task, send_heartbeat=self._heartbeat, is_cancelled=lambda: self.cancelled
+            self.task,
+            send_heartbeat=self._heartbeat,
+            report_progress=self._report_progress,
+            is_cancelled=lambda: self.cancelled or self.task.cancelled_at is not None,
         )
 
     def _heartbeat(self, details: Any) -> None:
-        """Keep the latest details until they are stored. Encoded here, bad ones fail the activity that sent them."""
+        """Keep the latest details until they are stored. Encoded here, bad ones fail the activity that sent them.
+
+        Raises ``TaskCancelled`` in a background task that somebody has cancelled.
+        """
+        self._require_not_cancelled()
         if details is not None:
             label, limit = f"heartbeat details of {self.task.activity}", get_settings().MAX_PAYLOAD_BYTES
             details = encode_payload(details, description=label)
@@ -89,6 +99,25 @@ class Attempt:
                 raise PayloadError(f"{label} are {len(details):,} bytes, more than the {limit:,} allowed")
             self.last_details = details
         self.pending_details[:] = [details]
+
+    def _report_progress(self, progress: Mapping[str, Any]) -> None:
+        """Keep the latest progress until it is stored. It counts as a heartbeat, and raises like one."""
+        self._require_not_cancelled()
+        self.pending_progress = progress
+        if not self.pending_details:
+            self.pending_details[:] = [None]
+
+    def _require_not_cancelled(self) -> None:
+        if self.task.cancelled_at is not None:
+            raise TaskCancelled(activity_policy.CANCELLED_TEXT)
+
+    def take_progress(self) -> Mapping[str, Any] | None:
+        """Return the progress that is to be stored now, at most one each second; None if there is none."""
+        now = time.monotonic()
+        if self.pending_progress is None or now - self.progress_at < policy.PROGRESS_SECONDS:
+            return None
+        progress, self.pending_progress, self.progress_at = self.pending_progress, None, now
+        return progress
 
     def run(self, *, call_in_process: Callable[[Attempt], Any] | None = None) -> TaskResult:
         """Run the activity in this thread and return its result. Never raises.
@@ -159,6 +188,8 @@ class Attempt:
             return activity_policy.unreadable_result(task, exc)
         except BaseException as exc:  # noqa: BLE001 - a graph that could not be read: the policy decides
             return self.failure_result(exc)
+        if task.cancelled_at is not None:
+            return activity_policy.cancelled_result(task)
         if task.chain_id is None:
             task.started_at = self.now()
             notify_safely(lambda: django_tasks.host().notify_started(task))
@@ -236,7 +267,7 @@ def announce_result(result: TaskResult) -> None:
     if result.outcome is None:
         return
     if result.task.chain_id is None:
-        notify_safely(lambda: django_tasks.host().notify_finished(result))
+        django_tasks.notify_finished(result)
         return
     kind, attributes = result.outcome
     if kind == "ActivityCompleted":

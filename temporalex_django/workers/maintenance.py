@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from django.db import Error as DatabaseError
@@ -304,6 +305,7 @@ class Maintenance:
         self.storage.mark_tasks_started(started_tasks)
         pool.mark_start_recorded(started_tasks)
         self.storage.record_heartbeats(heartbeats)
+        self.storage.record_progress(pool.progress_reports())
         if overdue_keys := pool.overdue():
             self.storage.release_unstarted(overdue_keys)
             self.loop.wake.set()  # they wait for a thread that is free
@@ -311,18 +313,20 @@ class Maintenance:
         # An idle worker asks for its rows only as often as it sends its own heartbeat.
         if running_keys or self._stray_keys[0] or self._is_heartbeat_due():
             owned = self._owned_keys()
+            pool.mark_cancelled({key: at for key, at in owned.items() if at is not None})
             if lost := {key for key in (*heartbeats, *running_keys) if key not in owned}:
                 pool.cancel(lost)
 
-    def _owned_keys(self) -> set[tuple[int, int, int]]:
-        """Return ``(task id, attempt, owner)`` of owned attempts. Release unknown ones: their commit's answer was lost.
+    def _owned_keys(self) -> dict[tuple[int, int, int], datetime | None]:
+        """Return ``(task id, attempt, owner)`` of owned attempts, and when each was cancelled.
 
+        Release unknown ones: the answer to their commit was lost.
         A poll in progress may have claimed an attempt a moment ago. So it is released only if it is still unknown after
         a later poll than that one.
         """
         loop = self.loop
         owned = self.storage.owned_tasks(loop.row.epoch)
-        unknown_keys = owned - loop.pool.all_keys()
+        unknown_keys = owned.keys() - loop.pool.all_keys()
         stray_keys, poll_count = self._stray_keys
         if unknown_keys & stray_keys and loop.poll_count > poll_count:
             log.warning(

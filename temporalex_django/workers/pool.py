@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import datetime, timedelta
@@ -213,6 +213,18 @@ class Pool:
         """Return the heartbeats since the last call: the latest details of each attempt, encoded, by its key."""
         with self._lock:
             return {key: a.pending_details.pop() for key, a in self._attempts.items() if a.pending_details}
+
+    def progress_reports(self) -> dict[tuple[int, int, int], Mapping[str, Any]]:
+        """Return the latest progress of each attempt that has reported any, at most once a second each, by its key."""
+        with self._lock:
+            return {key: report for key, a in self._attempts.items() if (report := a.take_progress()) is not None}
+
+    def mark_cancelled(self, times: Mapping[tuple[int, int, int], datetime]) -> None:
+        """Tell attempts of background tasks that somebody has cancelled them; ``times`` says when, by key."""
+        with self._lock:
+            for key, at in times.items():
+                if (attempt := self._attempts.get(key)) is not None:
+                    attempt.task.cancelled_at = at
 
     def started_tasks(self) -> list[TaskState]:
         """Return the running activities whose start is not stored yet, with ``started_at`` set.

@@ -131,6 +131,8 @@ def run_task(task: TaskState, context: ActivityContext) -> Any:
                 raise WorkerLost(f"{task.activity} did not react to its cancellation: its process was killed")
         elif "beat" in message:
             context.heartbeat(message["beat"])
+        elif "progress" in message:
+            context.progress(**message["progress"])
         elif "ready" not in message:
             return _decode_result(message)
 

@@ -115,3 +115,28 @@ def stumbles_twice() -> None:
 @task(backoff=lambda exception, task_result: -1)
 def stumbles_backwards() -> None:
     raise LookupError("backwards")
+
+
+@task
+def beats(log: str, end: str) -> str:
+    """Send heartbeats until the file ``end`` exists or a heartbeat raises."""
+    context = activity_context()
+    Path(log).write_text("here")
+    deadline = time.monotonic() + 30
+    while not Path(end).exists() and time.monotonic() < deadline:
+        context.heartbeat()
+        time.sleep(0.01)
+    return "returned"
+
+
+@task(retry=RetryPolicy(max_attempts=5, initial_interval=3600.0, max_interval=3600.0))
+def notices(log: str, end: str) -> str:
+    """Wait until the task is cancelled, and do then what ``end`` says: return, or raise an error of its own."""
+    context = activity_context()
+    Path(log).write_text("here")
+    deadline = time.monotonic() + 30
+    while not context.is_cancelled() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    if end == "raise":
+        raise LookupError("stopped half way")
+    return "returned"

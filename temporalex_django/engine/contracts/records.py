@@ -529,6 +529,7 @@ class TaskState:
     crashes: int = 0  # workers that ended while they ran it: such an activity runs alone
     previous_failure: Any = None  # of the last attempt, as ``AttemptFailure.payload`` gives it
     headers: Headers | None = None
+    cancelled_at: datetime | None = None  # of a background task: somebody asked it to end while it was running
 
     @property
     def fence(self) -> tuple[int, int, int | None]:

@@ -256,6 +256,9 @@ class TaskStorage(Protocol):
         Nothing changes if the attempt of ``task`` is not the present one.
         """
 
+    def record_progress(self, progress: Mapping[tuple[int, int, int], Mapping[str, Any]]) -> None:
+        """Store the progress that attempts have reported, by ``(task id, attempt, owner)``. One statement."""
+
     def record_heartbeats(self, heartbeats: Mapping[tuple[int, int, int], Any]) -> set[tuple[int, int, int]]:
         """Store heartbeats by ``(task id, attempt, owner)``, and return the keys that are still valid.
 
@@ -418,11 +421,11 @@ class WorkerStorage(RunStorage, TaskStorage, Protocol):
         ``keys`` are triples of task id, attempt and owner, the epoch of the worker.
         """
 
-    def owned_tasks(self, owner: int) -> set[tuple[int, int, int]]:
+    def owned_tasks(self, owner: int) -> dict[tuple[int, int, int], datetime | None]:
         """Return the attempts that the worker with the epoch ``owner`` has claimed. Locks nothing.
 
         The epoch is the number under which a worker owns what it claims. An attempt is ``(id of the task, attempt,
-        owner)``.
+        owner)``. Its value is when somebody has cancelled it, or None.
         """
 
     def owned_background_tasks(self, *, owner: int) -> list[TaskState]:

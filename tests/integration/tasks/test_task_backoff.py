@@ -48,7 +48,7 @@ def test_backoff_is_asked_with_the_error_and_decides_the_pause(task: Any) -> Non
         assert _state(result) == ("READY", 2)
         env.advance(seconds=1)
         assert _state(result) == ("FAILED", 3)
-    assert t.RAN == [("LookupError", number, number, "FAILED") for number in (1, 2, 3)]
+    assert [("LookupError", number, number, "FAILED") for number in (1, 2, 3)] == t.RAN
     assert {error.exception_class for error in result.errors} == {LookupError}
 
 

@@ -300,6 +300,15 @@ _SHAPES = {
 }
 
 
+def progress_bar(done: float, total: float, text: str) -> SafeString:
+    """Return the HTML of a bar for the progress that a task or an activity has reported, with its figures and text."""
+    label = f"{done:g} / {total:g} {text}".strip()
+    return format_html(
+        '<progress class="tx-progress" max="{}" value="{}" aria-label="{}"></progress> <span class="tx-quiet">{}</span>',
+        total or 1, min(done, total) if total else 1, label, label,
+    )  # fmt: skip
+
+
 def badge(kind: str, label: str) -> SafeString:
     """Return the HTML of a badge: a symbol, the text ``label`` and a colour.
 

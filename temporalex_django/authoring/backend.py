@@ -7,7 +7,7 @@ Engines without Django are registered here while they run.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -40,7 +40,8 @@ class OpenActivity:
     is tried next. ``owner`` is the epoch of the worker that runs it (a number that the worker drew when it registered),
     or None. ``beat_at`` is the time of its last heartbeat. ``expires_at`` is the time at which its first timeout
     passes. ``heartbeat_timeout`` is in seconds. ``waits_for`` names what the worker that released it lacked.
-    ``last_failure`` is the failure of its last attempt.
+    ``progress`` is the last one that an attempt reported (``done``, ``total``, ``text``), or None. ``last_failure`` is
+    the failure of its last attempt.
     """
 
     seq: int
@@ -56,6 +57,7 @@ class OpenActivity:
     expires_at: datetime | None = None
     heartbeat_timeout: float | None = None
     waits_for: str | None = None
+    progress: Mapping[str, Any] | None = None
     last_failure: AttemptFailure | None = None
 
     @property

@@ -171,9 +171,16 @@ class Redactor:
         return {name: self.redact_payload(value) for name, value in headers.items()}
 
     def redact_activity(self, activity: OpenActivity) -> OpenActivity:
-        """Return an open activity as the user may see it; the text of its last failure may quote payloads."""
+        """Return an open activity as the user may see it.
+
+        The texts of its progress and of its last failure may quote payloads.
+        """
         failure = activity.last_failure
-        if failure is None or self.shows_error_text:
+        if self.shows_error_text:
+            return activity
+        if activity.progress is not None:
+            activity = replace(activity, progress={**activity.progress, "text": ""})
+        if failure is None:
             return activity
         traceback = (
             self.redact_traceback(failure.traceback) if self.shows_payloads and failure.traceback is not None else None

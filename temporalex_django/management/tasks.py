@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from heapq import merge
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -13,20 +13,28 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import F
 
 from temporalex_django.core.names import counted
-from temporalex_django.db.run_reader import iterate_pages
-from temporalex_django.errors import ActionNotPermitted
 from temporalex_django.management import arguments as command_arguments
 from temporalex_django.management import outputs as printing
-from temporalex_django.management.arguments import parse_json
+from temporalex_django.management.arguments import parse_json, parse_time
 from temporalex_django.management.outputs import usage_error
-from temporalex_django.models import EndedTask, EnqueuedTask, HumanTask, HumanTaskQuerySet
-from temporalex_django.operations.background_tasks import STATUSES
+from temporalex_django.models import HumanTask, HumanTaskQuerySet
+from temporalex_django.operations.background_tasks import STATUSES, TASK_ACTIONS, Requeue, TaskAction
 from temporalex_django.operations.base import Actor, storage
+from temporalex_django.operations.bulk import StartTaskBulk, count_text
 from temporalex_django.operations.human_tasks import operations
 from temporalex_django.operations.human_tasks.inbox import find_task, inbox, redact_tasks
 from temporalex_django.operations.human_tasks.operations import Claim, Decide, Delegate, Release
+from temporalex_django.operations.read.background_tasks import (
+    TaskFilter,
+    TaskRow,
+    find_described_task,
+    iterate_tasks,
+    list_tasks,
+)
 
 _DEFAULT_LIMIT = 50
+#: Pause between two looks at a task that ``enqueued --follow`` prints.
+_FOLLOW_SECONDS = 0.5
 _TASK_COMMANDS: tuple[tuple[str, str], ...] = (
     ("show", "Show a task, open or closed."),
     ("claim", "Claim a task: nobody else can decide it for a while."),
@@ -227,48 +235,26 @@ def _task_output(task: HumanTask) -> TaskPrinted:
 # --- background tasks -------------------------------------------------------------------------------------------------
 
 
-_PAGE_SIZE = 500
-_DEFERRED_COLUMNS = ("call", "options")
-#: The same permissions as for the lists in the admin.
-_PERMISSIONS = ("temporalex_django.view_enqueuedtask", "temporalex_django.view_endedtask")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnqueuedPrinted:
-    """A background task (an enqueued Django task), as ``temporalex enqueued`` prints it.
-
-    ``due_at`` is set while it is open, ``finished_at`` when it has ended.
-    """
-
-    id: str
-    task: str
-    status: str
-    queue: str
-    priority: int
-    attempts: int
-    enqueued_at: datetime
-    due_at: datetime | None
-    finished_at: datetime | None
-
-
 class EnqueuedCommand:
     """List background tasks (enqueued Django tasks), newest first: open ones, and ended ones whose results are kept.
 
-    With --json, one line of JSON for each. Arguments and results are not printed; `get_result(id)` returns them.
+    With --json, one line of JSON for each. With --follow, one task is printed until it has ended, with its progress.
+    Arguments and results are not printed; `get_result(id)` returns them.
     """
 
-    output: ClassVar[Any] = EnqueuedPrinted
+    output: ClassVar[Any] = TaskRow
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Add the arguments of the command ``temporalex enqueued`` to its parser."""
-        parser.add_argument("--status", choices=STATUSES, help="Only tasks with this status of django.tasks.")
-        parser.add_argument("--queue", metavar="NAME", help="Only tasks in this queue.")
-        parser.add_argument("--task", metavar="PATH", help="Only tasks of this function.")
+        add_filter_arguments(parser)
         parser.add_argument(
             "--limit",
             type=int,
             metavar="N",
             help=f"Print at most N tasks (default: {_DEFAULT_LIMIT}; with --json, all).",
+        )
+        parser.add_argument(
+            "--follow", metavar="TASK", help="Id of a task: print its state and its progress until it has ended."
         )
         command_arguments.add_user_argument(parser)
         printing.add_json_argument(parser)
@@ -277,114 +263,189 @@ class EnqueuedCommand:
         self,
         command: BaseCommand,
         *,
-        status: str | None,
-        queue: str | None,
-        task: str | None,
         limit: int | None,
+        follow: str | None,
         as_user: str | None,
         json: bool,
-        **_: object,
+        **options: Any,
     ) -> None:
-        """Print the background tasks, newest first, in pages of 500 rows that are read from two tables.
+        """Print the background tasks, newest first, in pages of rows that are read from two tables.
 
         Raises ``CommandError`` for a user who may not see them.
         """
-        _require_permissions(command_arguments.resolve_actor(as_user))
+        actor = command_arguments.resolve_actor(as_user)
+        if follow is not None:
+            _follow(command, follow, actor, json=json)
+            return
         if limit is not None and limit < 1:
             raise printing.usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
-        maximum = None if json and limit is None else limit or _DEFAULT_LIMIT
-        size = _PAGE_SIZE if maximum is None else min(_PAGE_SIZE, maximum + 1)
-        sources = (_open_enqueued(status, queue, task, size), _finished_tasks(status, queue, task, size))
-        # Both tables are read in descending order of their ids, which sort by time, so merging keeps memory constant.
-        rows = merge(*sources, key=lambda task_output: task_output.id, reverse=True)
-        if json:
-            for task_output in islice(rows, maximum):
-                printing.print_json_line(command, task_output)
+        filters = read_filter(options)
+        if json and limit is None:
+            for task_row in iterate_tasks(filters, actor.user):
+                printing.print_json_line(command, task_row)
             return
-        _print_enqueued(command, [*islice(rows, (maximum or 0) + 1)], maximum)
+        rows, has_more = list_tasks(filters, actor.user, limit=limit or _DEFAULT_LIMIT)
+        if json:
+            for task_row in rows:
+                printing.print_json_line(command, task_row)
+            return
+        _print_enqueued(command, rows, has_more=has_more)
 
 
-def _require_permissions(actor: Actor) -> None:
-    """Raise ``CommandError`` if the actor is a user who may not see background tasks."""
-    if actor.user is None:
-        return
-    missing_permissions = [permission for permission in _PERMISSIONS if not actor.user.has_perm(permission)]
-    if missing_permissions:
-        plural = "s" if len(missing_permissions) > 1 else ""
-        raise printing.as_command_error(
-            ActionNotPermitted(
-                f"listing background tasks requires the permission{plural} {' and '.join(missing_permissions)}"
-            )
-        )
+def add_filter_arguments(parser: CommandParser) -> None:
+    """Add the options that select background tasks to a parser; ``read_filter`` reads them."""
+    parser.add_argument("--status", choices=STATUSES, help="Only tasks with this status.")
+    parser.add_argument("--queue", metavar="NAME", help="Only tasks in this queue.")
+    parser.add_argument("--task", metavar="PATH", help="Only tasks of this function.")
+    parser.add_argument("--cause", metavar="TEXT", help="Only tasks that failed with this cause, or with one like it.")
+    parser.add_argument("--since", metavar="TIME", help="Only tasks that were enqueued at this time or later.")
+    parser.add_argument("--until", metavar="TIME", help="Only tasks that were enqueued before this time.")
 
 
-def _print_enqueued(command: BaseCommand, outputs: Sequence[EnqueuedPrinted], maximum: int | None) -> None:
-    """Print the first ``maximum`` tasks (None means all), and a note if there are more."""
-    cells = [
-        (
-            task_output.id,
-            task_output.task,
-            task_output.status,
-            task_output.queue,
-            task_output.attempts,
-            printing.format_local_time(task_output.finished_at or task_output.due_at),
-        )
-        for task_output in outputs[:maximum]
-    ]
-    if not cells:
+def read_filter(options: Mapping[str, Any]) -> TaskFilter:
+    """Return the filter of the options of ``add_filter_arguments``. Raises ``CommandError`` for a wrong time."""
+    return TaskFilter(
+        **{name: options.get(name) for name in ("status", "queue", "task", "cause")},
+        since=parse_time(options.get("since"), option="--since"),
+        until=parse_time(options.get("until"), option="--until"),
+    )
+
+
+def _print_enqueued(command: BaseCommand, rows: Sequence[TaskRow], *, has_more: bool) -> None:
+    if not rows:
         printing.write_line(command, "no tasks")
         return
-    printing.print_table(command, ("ID", "TASK", "STATUS", "QUEUE", "ATTEMPTS", "ENDED OR DUE"), cells)
-    if len(outputs) > len(cells):
+    cells = [
+        (
+            row.id,
+            row.task,
+            row.status,
+            row.queue,
+            row.attempts,
+            printing.format_local_time(row.finished_at or row.due_at),
+            row.cause or "",
+        )
+        for row in rows
+    ]
+    printing.print_table(command, ("ID", "TASK", "STATUS", "QUEUE", "ATTEMPTS", "ENDED OR DUE", "CAUSE"), cells)
+    if has_more:
         printing.write_line(
             command,
             f"More than {counted(len(cells), 'task matches', 'tasks match')}. Use --limit N or a filter to see others.",
         )
 
 
-def _open_enqueued(status: str | None, queue: str | None, task: str | None, size: int) -> Iterator[EnqueuedPrinted]:
-    """Yield tasks that have not ended, newest first, reading ``size`` rows at a time."""
-    # An open task never has these statuses, so its table need not be read.
-    if status in ("FAILED", "SUCCESSFUL"):
-        return
-    rows = EnqueuedTask.objects.using(storage().alias).defer(*_DEFERRED_COLUMNS)
-    if status is not None:
-        rows = rows.filter(owner__isnull=status == "READY")
-    if queue is not None:
-        rows = rows.filter(queue=queue)
-    if task is not None:
-        rows = rows.filter(activity=f"task:{task}")
-    for row in iterate_pages(rows, by="-run_id", size=size):
-        yield EnqueuedPrinted(
-            id=str(row.run_id),
-            task=str(row),
-            status="READY" if row.owner is None else "RUNNING",
-            queue=row.queue,
-            priority=row.priority,
-            attempts=row.attempt,
-            enqueued_at=row.scheduled_at,
-            due_at=row.due_at,
-            finished_at=None,
+def _follow(command: BaseCommand, task: str, actor: Actor, *, json: bool) -> None:
+    """Print a task each time that it changes, until it has ended. One to three reads a second."""
+    previous = None
+    with printing.progress(command, lines=json) as report:
+        while True:
+            row = find_described_task(task, actor.user)
+            if json and row != previous:
+                printing.print_json_line(command, row)
+            if row.progress_done is not None and row.progress_total is not None:
+                report(row.progress_done, row.progress_total, f" {row.progress_text or ''}".rstrip())
+            if row.finished_at is not None:
+                break
+            previous = row
+            time.sleep(_FOLLOW_SECONDS)
+    if not json:
+        printing.write_line(command, f"{row.task} {row.id}: {printing.escape(row.text)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskJobStarted:
+    """The bulk job that performs an operation on the background tasks of a filter; ``bulk show JOB`` follows it."""
+
+    job: str
+    action: str
+    tasks: int
+
+
+class TaskCommand:
+    """The command of one operation on background tasks.
+
+    ``temporalex retry-task TASK`` is about one task. With the filters of ``enqueued`` instead, a bulk job performs it
+    on all tasks that they select.
+    """
+
+    output: ClassVar[Any] = (TaskRow, TaskJobStarted)
+
+    def __init__(self, action: type[TaskAction]) -> None:
+        self.action = action
+        # The docstring of a subcommand is its help text.
+        self.__doc__ = f"{action.summary}\n\n{action.effect}"
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add TASK, the filters, ``--reason`` and an option for each input of the operation to the parser."""
+        parser.add_argument(
+            "id", nargs="?", metavar="TASK", help="Id of the task, as shown by enqueued. Without it, use filters."
+        )
+        add_filter_arguments(parser)
+        if self.action is Requeue:
+            parser.add_argument("--to", metavar="NAME", help="Queue in which the task is to wait.")
+            parser.add_argument("--priority", type=int, metavar="N", help="Its new priority, from -100 to 100.")
+        parser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
+        command_arguments.add_user_argument(parser)
+        command_arguments.add_yes_argument(parser)
+        printing.add_json_argument(parser)
+
+    def handle(
+        self,
+        command: BaseCommand,
+        *,
+        id: str | None,
+        reason: str,
+        as_user: str | None,
+        json: bool,
+        yes: bool,
+        to: str | None = None,
+        priority: int | None = None,
+        **filters: Any,
+    ) -> None:
+        """Execute the operation and print the task as it is then, or start a bulk job and print it.
+
+        An operation that ends a task, and one on many tasks, asks for confirmation.
+        """
+        actor = command_arguments.resolve_actor(as_user)
+        inputs: dict[str, Any] = {}
+        if self.action is Requeue:
+            inputs = {name: value for name, value in (("queue", to), ("priority", priority)) if value is not None}
+        task_filter = read_filter(filters)
+        if (id is None) is (task_filter == TaskFilter()):
+            raise usage_error("it is not clear which tasks are meant", "Give the id of a task, or at least one filter.")
+        if id is None:
+            self._start_job(command, task_filter, inputs, reason=reason, actor=actor, json=json, yes=yes)
+            return
+        action = self.action(id, reason=reason, by=actor, **inputs)
+        if self.action.destructive:
+            command_arguments.confirm(command, f"{self.action.effect} Continue for {id}?", yes=yes)
+        changed = action.execute()
+        if json:
+            printing.print_json(command, find_described_task(changed.id, actor.user, is_own_result=True))
+            return
+        printing.write_line(command, f"{changed.path} {changed.id}: {self.action.done}")
+
+    def _start_job(
+        self,
+        command: BaseCommand,
+        task_filter: TaskFilter,
+        inputs: Mapping[str, Any],
+        *,
+        reason: str,
+        actor: Actor,
+        json: bool,
+        yes: bool,
+    ) -> None:
+        start = StartTaskBulk(self.action.name, tasks=task_filter, reason=reason, by=actor, **inputs)
+        command_arguments.confirm(command, f"{self.action.effect} Continue for all tasks of the filter?", yes=yes)
+        job = start.execute()
+        if json:
+            printing.print_json(command, TaskJobStarted(job=str(job.pk), action=job.action, tasks=job.total))
+            return
+        printing.write_line(
+            command, f"bulk job {job.pk}: {job.action} of {count_text(job.action, job.total)}; follow it with bulk show"
         )
 
 
-def _finished_tasks(status: str | None, queue: str | None, task: str | None, size: int) -> Iterator[EnqueuedPrinted]:
-    """Yield tasks that have ended, newest first, reading ``size`` rows at a time."""
-    # As above, for ended tasks.
-    if status in ("READY", "RUNNING"):
-        return
-    rows = EndedTask.objects.using(storage().alias).defer(*_DEFERRED_COLUMNS, "outcome")
-    filters = {"status": status, "queue": queue, "task": task}
-    rows = rows.filter(**{name: expected for name, expected in filters.items() if expected is not None})
-    for row in iterate_pages(rows, by="-id", size=size):
-        yield EnqueuedPrinted(
-            id=str(row.pk),
-            task=row.task,
-            status=row.status,
-            queue=row.queue,
-            priority=row.priority,
-            attempts=row.attempts,
-            enqueued_at=row.enqueued_at,
-            due_at=None,
-            finished_at=row.finished_at,
-        )
+TASK_COMMANDS = {name.replace("_", "-"): TaskCommand(action) for name, action in TASK_ACTIONS.items()}

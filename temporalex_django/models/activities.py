@@ -18,7 +18,7 @@ from temporalex_django.models.fields import SafeDateTimeField, SafeJSONField, Te
 # Scheduled activities.
 
 
-_OPEN_FIELDS = [f.name for f in fields(OpenActivity) if f.name != "last_failure"]
+_OPEN_FIELDS = [f.name for f in fields(OpenActivity) if f.name not in ("last_failure", "progress")]
 
 
 class ActivityTask(models.Model):
@@ -167,12 +167,18 @@ class ActivityTask(models.Model):
     def as_open(self) -> OpenActivity:
         """The activity in the form in which descriptions of runs show it."""
         shared = {name: getattr(self, name) for name in _OPEN_FIELDS}
-        return OpenActivity(**shared, last_failure=self.last_failure)
+        return OpenActivity(**shared, last_failure=self.last_failure, progress=read_progress(self))
 
     @property
     def heartbeat_details(self) -> Any:
         """The details of the last heartbeat, decoded. Never raises."""
         return decode_payload(self.heartbeat)
+
+
+def read_progress(row: Any) -> dict[str, Any] | None:
+    """Return the last progress of the row of an activity or a task: ``done``, ``total`` and ``text``, or None."""
+    progress = None if row.progress is None else decode_payload(row.progress)
+    return progress if isinstance(progress, dict) else None
 
 
 class FailedAttempt(models.Model):

@@ -208,7 +208,8 @@ def _parse_run_after(options: dict[str, Any]) -> datetime | None:
 class TaskAction(Action[BackgroundTask]):
     """Base class of the operations on one background task. Each returns the task as it is then.
 
-    - ``label``, ``effect`` and ``done``: the text of the button, and what will happen and has happened.
+    - ``label`` and ``summary``: the text of the button, and a short sentence in the imperative.
+    - ``effect`` and ``done``: sentences that say what will happen, and what has happened.
     - ``destructive``: True if the operation cannot be undone.
     - ``is_for_ended``: True if it is possible only for a task that has ended, False only for one that has not.
 
@@ -222,6 +223,7 @@ class TaskAction(Action[BackgroundTask]):
     permission: ClassVar[str] = "operate_tasks"
     forced: ClassVar[bool] = True
     label: ClassVar[Promise]
+    summary: ClassVar[Promise]
     effect: ClassVar[Promise]
     done: ClassVar[Promise]
     destructive: ClassVar[bool] = False
@@ -302,6 +304,7 @@ class RetryTask(TaskAction):
 
     name: ClassVar[str] = "retry_task"
     label: ClassVar[Promise] = _("Retry")
+    summary: ClassVar[Promise] = _("Run a failed or cancelled background task again.")
     effect: ClassVar[Promise] = _("The task runs again, with the same arguments and the same key.")
     done: ClassVar[Promise] = _("The task will run again.")
     is_for_ended: ClassVar[bool] = True
@@ -355,6 +358,7 @@ class CancelTask(TaskAction):
 
     name: ClassVar[str] = "cancel_task"
     label: ClassVar[Promise] = _("Cancel")
+    summary: ClassVar[Promise] = _("Cancel a background task.")
     effect: ClassVar[Promise] = _("A task that waits does not run. One that runs is asked to end, and is not retried.")
     done: ClassVar[Promise] = _("The task was cancelled.")
     destructive: ClassVar[bool] = True
@@ -433,6 +437,7 @@ class RunTaskNow(_WaitingTaskAction):
 
     name: ClassVar[str] = "run_task_now"
     label: ClassVar[Promise] = _("Run now")
+    summary: ClassVar[Promise] = _("Run a background task before its time.")
     effect: ClassVar[Promise] = _("A worker runs the task as soon as it can, before its time.")
     done: ClassVar[Promise] = _("The task is due now.")
 
@@ -452,6 +457,7 @@ class Requeue(_WaitingTaskAction):
 
     name: ClassVar[str] = "requeue"
     label: ClassVar[Promise] = _("Requeue")
+    summary: ClassVar[Promise] = _("Move a background task to another queue or priority.")
     effect: ClassVar[Promise] = _("The task waits in another queue, or with another priority.")
     done: ClassVar[Promise] = _("The task was requeued.")
 

@@ -10,8 +10,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -19,6 +21,7 @@ from django.core.exceptions import EmptyResultSet, ObjectDoesNotExist
 from django.db import Error as DatabaseError
 from django.db import connections
 from django.db.models import QuerySet
+from django.utils.translation import ngettext
 
 from temporalex_django import access
 from temporalex_django.authoring.authorization import APP, Person
@@ -36,13 +39,16 @@ from temporalex_django.errors import (
     ActionNotPermitted,
     ActionNotPossible,
     IdempotencyKeyReused,
+    TaskNotFound,
     TemporalexError,
     UpdateTimeout,
     WorkflowNotFound,
 )
 from temporalex_django.models import BulkItem, BulkJob, Instance
 from temporalex_django.operations import audit
+from temporalex_django.operations.background_tasks import TASK_ACTIONS, find_task_row, task_id_of
 from temporalex_django.operations.base import CODE, Action, Actor, to_plain_payload
+from temporalex_django.operations.read.background_tasks import TaskFilter, require_view, task_rows
 from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.control import Delete
 from temporalex_django.operations.runs.history_action import ReplayFromAction
@@ -128,6 +134,8 @@ def operator_action(name: str) -> type[OperatorRunAction[Any]] | None:
 
 def count_text(action: str, count: int) -> str:
     """Return ``count`` with the word for what the operation ``action`` is performed on, such as ``5 activities``."""
+    if action in TASK_ACTIONS:
+        return ngettext("%(count)s task", "%(count)s tasks", count) % {"count": f"{count:,}"}
     return (operator_action(action) or OperatorRunAction).count_text(count)
 
 
@@ -278,6 +286,9 @@ def _save_progress(job: BulkJob, item: BulkItem | None, storage: DjangoStorage) 
 
 def _action_for(job: BulkJob, item: BulkItem, storage: DjangoStorage) -> Action[Any]:
     by = _actor_of(job)
+    if job.action in TASK_ACTIONS:
+        inputs = codec().decode(bytes(job.given))
+        return TASK_ACTIONS[job.action](item.run_id, reason=job.reason, by=by, **inputs)
     visible_runs = access.runs_for(by.user, alias=storage.alias)
     return build_action(job, item, find_run(str(item.run_id), storage=storage, visible_runs=visible_runs), by)
 
@@ -712,6 +723,75 @@ def _validate_inputs(action: str, inputs: dict[str, Any]) -> tuple[str, dict[str
         action_class.inputs, {name: value for name, value in inputs.items() if name not in selector_names}
     )
     return action_class.permission, values, selection
+
+
+class StartTaskBulk(StartBulk):
+    """Operation that creates a bulk job over background tasks and returns it; workers process the tasks.
+
+    ``action`` is the name of an operation on background tasks (see ``TASK_ACTIONS``), with its ``inputs``. ``tasks``
+    are the ids of tasks, or a ``TaskFilter``, at most ``BULK_LIMIT``. For a task that has changed meanwhile, for
+    example because it was successful by itself, the job lists why the operation was not possible.
+
+    The permissions, the ``token`` and the errors are those of ``StartBulk``. A filter also requires the permissions to
+    view background tasks. Raises ``TaskNotFound`` for the id of no task, or of one that the user may not see.
+    """
+
+    def __init__(
+        self,
+        action: str,
+        *,
+        tasks: Iterable[str | UUID] | TaskFilter,
+        reason: str = "",
+        token: str | None = None,
+        by: Actor = CODE,
+        **inputs: Any,
+    ) -> None:
+        if action not in TASK_ACTIONS:
+            raise ActionNotPossible(
+                f"{quoted(action)} is not an operation on background tasks: choose one of {', '.join(TASK_ACTIONS)}"
+            )
+        Action.__init__(self, by=by)
+        self.action = action
+        self.tasks = tasks if isinstance(tasks, TaskFilter) else [*tasks]
+        self.reason = fit_note(reason, label="the reason")
+        self.token = None if token is None else check_message_id(token, label="bulk job")
+        TASK_ACTIONS[action](UUID(int=0), reason=self.reason, by=by, **inputs)  # it checks the inputs
+        self.input_values, self.selection = inputs, {}
+
+    def check(self) -> None:
+        Action.check(self)
+        if isinstance(self.tasks, TaskFilter):
+            require_view(self.by.user)
+        operation = access.Operation(action=self.action, permission=f"{APP}.{TASK_ACTIONS[self.action].permission}")
+        access.require_access(self.by.user, operation, alias=self.storage.alias)
+
+    def _request_digest(self) -> str:
+        tasks = asdict(self.tasks) if isinstance(self.tasks, TaskFilter) else sorted(map(str, self.tasks))
+        return _digest([self.action, self.input_values, self.reason, json.loads(json.dumps(tasks, default=str))])
+
+    def _select_runs(self) -> list[UUID]:
+        """Return the ids of the tasks, newest first. Raises ``ActionNotPossible`` for none, or too many."""
+        limit, user = get_settings().BULK_LIMIT, self.by.user
+        if isinstance(self.tasks, TaskFilter):
+            rows = islice(task_rows(self.tasks, user, size=_BATCH_SIZE), limit + 1)
+            task_ids = [task_id_of(row) for row in rows]
+        else:
+            task_ids = []
+            for task in dict.fromkeys(map(str, self.tasks[: limit + 1])):
+                row = find_task_row(task, user)
+                if row is None:
+                    raise TaskNotFound(f"there is no background task {quoted(task)}")
+                task_ids.append(task_id_of(row))
+        if len(task_ids) > limit:
+            raise ActionNotPossible(
+                f"a bulk job accepts at most {counted(limit, 'task', 'tasks')} (BULK_LIMIT): select fewer"
+            )
+        if not task_ids:
+            raise ActionNotPossible("the selection contains no tasks")
+        return task_ids
+
+    def _build_parts(self, runs: list[UUID]) -> list[tuple[UUID, int | None]]:
+        return [(task_id, None) for task_id in runs]
 
 
 class StopBulk(Action[BulkJob]):

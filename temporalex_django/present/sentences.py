@@ -197,7 +197,7 @@ def _open_summary(run: RunView, now: datetime) -> Summary:
     if count > 1:
         return _several_summary(run, waits, count, now)
     if run.activities:
-        return _activity_summary(run.activities[0], now)
+        return activity_summary(run.activities[0], now)
     if waits:
         return _wait_summary(waits[0], now, may_decide=run.may_decide)
     since = run.started_at or run.created_at
@@ -264,8 +264,8 @@ def _future_summary(run: RunView, begin: datetime, now: datetime) -> Summary:
 # -- one thing --------------------------------------------------------------------------------------------------------
 
 
-def _activity_summary(activity_view: ActivityView, now: datetime) -> Summary:
-    """Return the summary of a run that waits for one activity and nothing else."""
+def activity_summary(activity_view: ActivityView, now: datetime) -> Summary:
+    """Return the summary of one activity: of a run that waits for nothing else, or of a background task."""
     state = problems.activity_state(activity_view, now)
     if state == "failing":
         text, until = problems.failing_sentence(activity_view, now), activity_view.activity.next_try
@@ -299,6 +299,9 @@ def _activity_summary(activity_view: ActivityView, now: datetime) -> Summary:
         "attempt": activity_view.activity.attempt,
         "worker": activity_view.worker,
     }
+    if state == "queued" and (due_at := activity_view.activity.due_at) > now:
+        text = _("%(activity)s starts %(at)s.") % {**words, "at": format_at(due_at, now)}
+        return Summary(state="activity", text=text, until=due_at)
     if state == "queued":
         since, words["activity"] = activity_view.activity.due_at, capitalize(activity_view.noun or activity_view.title)
         text = _("%(activity)s has been waiting to start since %(since)s.") % {

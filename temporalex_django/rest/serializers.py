@@ -248,6 +248,17 @@ class FailureOut(RecordOut):
     record = AttemptFailure
 
 
+class ProgressOut(Base):
+    """The last progress that an activity reported: how much of the ``total`` is done.
+
+    You need the permission to see payloads to see its text.
+    """
+
+    done = serializers.FloatField()
+    total = serializers.FloatField()
+    text = serializers.CharField(allow_blank=True)
+
+
 class ActivityOut(RecordOut):
     """An activity that has no result yet.
 
@@ -258,6 +269,7 @@ class ActivityOut(RecordOut):
     names = ("seq", "activity", "queue", "attempt", "max_attempts", "scheduled_at", "started_at", "due_at")
     state = serializers.CharField()
     next_try = time_field(allow_null=True)
+    progress = ProgressOut(allow_null=True)
     last_failure = FailureOut(allow_null=True)
 
 

@@ -21,6 +21,7 @@ from rest_framework.response import Response
 from temporalex_django.conf import read
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
+from temporalex_django.rest.background_tasks import TASK_ROUTES
 from temporalex_django.rest.base import APP_NAME, ContractViewSet
 from temporalex_django.rest.bulk import BulkViewSet
 from temporalex_django.rest.contract import Contract, with_contract
@@ -35,7 +36,18 @@ from temporalex_django.rest.views import InstanceViewSet
 
 
 #: Names of the addresses that list resources.
-RESOURCES = ("instances", "human-tasks", "bulk", "schedules", "types", "workers", "queues", "switches", "outbox")
+RESOURCES = (
+    "instances",
+    "human-tasks",
+    "tasks",
+    "bulk",
+    "schedules",
+    "types",
+    "workers",
+    "queues",
+    "switches",
+    "outbox",
+)
 #: True if the package that describes the addresses is installed.
 HAS_OPENAPI = find_spec("drf_spectacular") is not None
 _VERBS = ("get", "post", "put", "patch", "delete")
@@ -49,6 +61,7 @@ class RootOut(fields.Serializer[Any]):
 
     instances = fields.URLField()
     human_tasks = fields.URLField()
+    tasks = fields.URLField()
     bulk = fields.URLField()
     schedules = fields.URLField()
     types = fields.URLField()
@@ -147,6 +160,7 @@ _SCHEDULE_PATH = "schedules/<str:schedule>/"
 _OTHER_ROUTES: tuple[tuple[str, str, type[ContractViewSet], dict[str, str]], ...] = (
     ("", "root", RootViewSet, {"get": "list"}),
     *((("openapi/", "openapi", RootViewSet, {"get": "openapi"}),) if HAS_OPENAPI else ()),
+    *TASK_ROUTES,
     ("workers/", "workers", WorkerViewSet, {"get": "list"}),
     ("workers/lost/", "lost_workers", WorkerViewSet, {"get": "lost"}),
     ("workers/<str:worker>/drain/", "drain_worker", WorkerViewSet, {"post": "drain"}),

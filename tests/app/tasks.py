@@ -14,7 +14,7 @@ if django.VERSION >= (6, 0):
 else:
     from django_tasks import task
 
-from temporalex_django import RetryPolicy, activity_context
+from temporalex_django import RetryPolicy, activity_context, progress
 
 #: What ran, in order.
 RAN: list[object] = []
@@ -140,3 +140,12 @@ def notices(log: str, end: str) -> str:
     if end == "raise":
         raise LookupError("stopped half way")
     return "returned"
+
+
+@task
+def reports(done: float, total: float, text: str, end: str) -> None:
+    """Report the progress again and again, until the file ``end`` exists."""
+    deadline = time.monotonic() + 30
+    while not Path(end).exists() and time.monotonic() < deadline:
+        progress(done, total, text)
+        time.sleep(0.01)

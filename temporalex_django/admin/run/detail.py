@@ -25,6 +25,7 @@ from temporalex_django.admin.base import (
     format_duration,
     format_payload,
     format_time,
+    progress_bar,
     shape,
     status_badge,
 )
@@ -470,7 +471,8 @@ def _activity_rows(
 
 def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime, call: Any = None) -> dict[str, Any]:
     """Return the context. ``call`` are the arguments if the row has none."""
-    failure = redactor.redact_activity(task.as_open).last_failure
+    shown = redactor.redact_activity(task.as_open)
+    failure, progress = shown.last_failure, shown.progress
     if task.owner is not None:
         state, since = _("running since"), task.started_at or now
     elif task.due_at > now:
@@ -493,6 +495,7 @@ def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime, 
         if task.pk is None and call is None
         else format_call(_redact_payload(call or task.arguments, redactor.redact_payload, redactor)),
         "heartbeat": heartbeat,
+        "bar": "" if progress is None else progress_bar(progress["done"], progress["total"], progress["text"]),
     }
 
 

@@ -29,7 +29,7 @@ from temporalex_django.management.run_commands import (
     UpdateCommand,
 )
 from temporalex_django.management.schedules import SchedulesCommand
-from temporalex_django.management.tasks import EnqueuedCommand, TasksCommand
+from temporalex_django.management.tasks import TASK_COMMANDS, EnqueuedCommand, TasksCommand
 from temporalex_django.management.worker import HealthCommand, WorkerCommand
 from temporalex_django.workers import app_modules
 
@@ -108,6 +108,7 @@ class Command(BaseCommand):
         "tasks": TasksCommand(),
         "bulk": BulkCommand(),
         "enqueued": EnqueuedCommand(),
+        **TASK_COMMANDS,
         "doctor": DoctorCommand(),
         "export": ExportCommand(),
         "graph": GraphCommand(),

@@ -57,10 +57,19 @@ def failure_groups(alias: str, runs: QuerySet[Instance] | None, *, now: datetime
     groups = run_failure_groups(alias, runs, now=now)
     letters = Outbox.objects.using(alias)
     if runs is None:
-        groups += _largest([*_failing_tasks(alias), *_failed_tasks(alias, now)])
+        groups += task_failure_groups(EnqueuedTask.objects.using(alias), EndedTask.objects.using(alias), now=now)
     else:
         letters = letters.filter(chain__in=runs.values("chain"))
     return [*groups, *_largest(_dead_letters(letters))]
+
+
+def task_failure_groups(open_tasks: Any, ended_tasks: Any, *, now: datetime) -> list[FailureGroup]:
+    """Return the groups of failing and failed background tasks, at most twenty, the largest first.
+
+    ``open_tasks`` and ``ended_tasks`` are the rows that count. Of the ended ones, those count that failed within a day
+    before ``now``. Two reads.
+    """
+    return _largest([*_failing_tasks(open_tasks), *_failed_tasks(ended_tasks, now)])
 
 
 def run_failure_groups(alias: str, runs: QuerySet[Instance] | None, *, now: datetime) -> list[FailureGroup]:
@@ -243,8 +252,8 @@ def _run_group(row: Any, *, is_bounded: bool) -> FailureGroup:
     )
 
 
-def _failing_tasks(alias: str) -> Iterator[FailureGroup]:
-    failing = EnqueuedTask.objects.using(alias).filter(fault__isnull=False, cause__isnull=False)
+def _failing_tasks(tasks: Any) -> Iterator[FailureGroup]:
+    failing = tasks.filter(fault__isnull=False, cause__isnull=False)
     for row in _grouped(
         failing,
         ("fault", "activity"),
@@ -259,8 +268,8 @@ def _failing_tasks(alias: str) -> Iterator[FailureGroup]:
         yield FailureGroup(kind="task", workflow=path, **{**row, "cause": cause, "example": str(row["example"])})
 
 
-def _failed_tasks(alias: str, now: datetime) -> Iterator[FailureGroup]:
-    failed = EndedTask.objects.using(alias).filter(fault__isnull=False, finished_at__gte=now - _RECENT_PERIOD)
+def _failed_tasks(tasks: Any, now: datetime) -> Iterator[FailureGroup]:
+    failed = tasks.filter(fault__isnull=False, finished_at__gte=now - _RECENT_PERIOD)
     for row in _grouped(
         failed,
         ("task", "fault"),

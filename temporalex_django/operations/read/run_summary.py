@@ -18,6 +18,7 @@ from django.db.models import (
     prefetch_related_objects,
 )
 from django.utils import timezone
+from django.utils.translation import gettext
 
 from temporalex_django.authoring.backend import OpenActivity
 from temporalex_django.authoring.redaction import Redactor
@@ -25,14 +26,14 @@ from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.db.messages.inbox import failed_count
 from temporalex_django.engine.refusals import start_wait
 from temporalex_django.errors import WorkflowSwitchedOff
-from temporalex_django.models import ActivityTask, Instance, Message, Worker
+from temporalex_django.models import ActivityTask, EnqueuedTask, Instance, Message, Worker
 from temporalex_django.models.fields import UnreadablePayload, decode_payload
 from temporalex_django.operations.fleet.stats import live_workers_from
 from temporalex_django.operations.read import describe
 from temporalex_django.operations.read.project_state import SwitchViews, load_switches, switch_of_run, switch_of_task
 from temporalex_django.operations.read.run_filters import STATUSES_WITH_REASON, annotate_ends, leading_tasks
-from temporalex_django.present.formatting import humanize_name
-from temporalex_django.present.sentences import Summary, build_summary
+from temporalex_django.present.formatting import format_at, humanize_name
+from temporalex_django.present.sentences import Summary, activity_summary, build_summary
 from temporalex_django.present.view_models import (
     DUE_GRACE_PERIOD,
     ActivityView,
@@ -123,7 +124,8 @@ class RunStateLoader:
     """Reads the rows about some runs, all at once, and builds the facts and summaries of these runs from them.
 
     ``with_details`` is True for a single run, about which more is read. ``has_no_tasks`` is True if the caller knows
-    that none of the runs has an activity task. ``preloaded`` has rows that the caller has read.
+    that none of the runs has an activity task. ``preloaded`` has rows that the caller has read. ``background_tasks``
+    are rows of background tasks, of which it builds summaries, too.
     """
 
     def __init__(
@@ -134,11 +136,14 @@ class RunStateLoader:
         with_details: bool = False,
         has_no_tasks: bool = False,
         preloaded: PreloadedRows | None = None,
+        background_tasks: Sequence[EnqueuedTask] = (),
     ) -> None:
         self.now = now or timezone.now()
         self.with_details = with_details
         self.preloaded = preloaded
-        self.alias = runs[0]._state.db if runs else None  # noqa: SLF001 - Django documents it
+        rows: Sequence[Any] = [*runs, *background_tasks]
+        self.alias = rows[0]._state.db if rows else None  # noqa: SLF001 - Django documents it
+        self.background_tasks = background_tasks
         if runs:
             prefetch_related_objects(list(runs), "chain")
         open_runs = [run for run in runs if run.is_open]
@@ -168,14 +173,16 @@ class RunStateLoader:
         if self.preloaded is not None:
             return [*self.preloaded.workers]
         # Workers are needed only to say who runs an activity, or that nobody takes what waits.
-        if any(self._waits_for_worker(run) or self.tasks.get(run.pk) for run in runs):
+        if self.background_tasks or any(self._waits_for_worker(run) or self.tasks.get(run.pk) for run in runs):
             return [*Worker.objects.using(self.alias)]
         return []
 
     def _load_switches(self, runs: Sequence[Instance]) -> SwitchViews:
         """Read the switches by kind, name and key. One statement if something waits for a worker, otherwise none."""
         has_waiting_tasks = any(
-            task.owner is None and not task.atomic for tasks in self.tasks.values() for task in tasks
+            task.owner is None and not task.atomic
+            for tasks in (*self.tasks.values(), self.background_tasks)
+            for task in tasks
         )
         if not has_waiting_tasks and not any(self._waits_for_worker(run) or _is_stopped_by_switch(run) for run in runs):
             return {}
@@ -228,6 +235,14 @@ class RunStateLoader:
     def summary(self, run: Instance, redactor: Redactor) -> Summary:
         """Return the summary of ``run``, one of the runs of the loader, without what ``redactor`` hides."""
         return build_summary(self.state(run, redactor), now=self.now)
+
+    def task_summary(self, task: EnqueuedTask, redactor: Redactor) -> Summary:
+        """Return the summary of a background task that has not ended, one of ``background_tasks``."""
+        summary = activity_summary(self._build_activity(task, redactor), self.now)
+        if task.cancelled_at is None:
+            return summary
+        text = gettext("It was asked to end %(at)s.") % {"at": format_at(task.cancelled_at, self.now)}
+        return replace(summary, text=f"{summary.text} {text}")
 
     def state(self, run: Instance, redactor: Redactor) -> RunView:
         """Return the facts, as a ``RunView``, from which the summary of ``run`` is built.

@@ -35,10 +35,9 @@ OPERATE = "temporalex_django.operate_tasks"
 
 
 @pytest.fixture(autouse=True)
-def _backends(settings: Any) -> Iterator[None]:
+def _backends(settings: Any) -> None:
     t.RAN.clear()
     settings.TASKS = TASKS
-    yield
 
 
 @contextmanager

@@ -1,0 +1,534 @@
+"""Background tasks in the admin: those that wait or run, those that have ended, and the operations on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, cast
+from urllib.parse import urlencode
+from uuid import UUID, uuid4
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.admin.views.main import ChangeList
+from django.core.exceptions import PermissionDenied
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path, reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.access import VIEW_PAYLOAD, Operation, policy, runs_for, tasks_for
+from temporalex_django.admin.base import (
+    CappedPaginator,
+    M,
+    ReadOnlyAdmin,
+    actor_of,
+    badge,
+    format_call,
+    format_payload,
+    format_time,
+    progress_bar,
+    refuse,
+    user_of,
+)
+from temporalex_django.admin.filters import BackendFilter, TaskQueueFilter, TaskStatusFilter
+from temporalex_django.admin.jobs import ReasonForm
+from temporalex_django.authoring.authorization import APP
+from temporalex_django.conf import get_settings
+from temporalex_django.errors import ActionNotPermitted, TemporalexError
+from temporalex_django.models import BulkJob, EndedTask, EnqueuedTask, Instance
+from temporalex_django.models.fields import decode_payload
+from temporalex_django.operations import audit
+from temporalex_django.operations.background_tasks import (
+    TASK_ACTIONS,
+    CancelTask,
+    Requeue,
+    RetryTask,
+    RunTaskNow,
+    TaskAction,
+    attempts_of,
+    named_queues,
+    task_id_of,
+)
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.bulk import StartTaskBulk, count_text
+from temporalex_django.operations.read.background_tasks import (
+    ENDED_STATUSES,
+    TaskFilter,
+    TaskRow,
+    describe_tasks,
+    task_rows,
+)
+from temporalex_django.operations.read.failure_groups import task_failure_groups
+
+_PAYLOADS = ("call_arguments", "result_text", "attempt_log")
+_BADGES = {
+    "READY": "pending",
+    "RUNNING": "running",
+    "FAILED": "failed",
+    "CANCELLED": "cancelled",
+    "SUCCESSFUL": "completed",
+}
+#: Tasks that the preview of a bulk job names.
+_NAMED = 10
+_FILTERS = ("status", "queue", "task", "cause")
+_IDS = "ids"
+
+
+class EnqueuedWithin(admin.SimpleListFilter):
+    """List filter by the time at which a background task was enqueued."""
+
+    title = _("enqueued")
+    parameter_name = "within"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        return [("1", _("Last hour")), ("24", _("Last 24 hours")), ("168", _("Last 7 days"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any] | None:
+        hours = self.value()
+        if hours not in ("1", "24", "168"):
+            return queryset
+        return TaskFilter(since=timezone.now() - timedelta(hours=int(hours))).apply(queryset)
+
+
+class _TextFilter(admin.SimpleListFilter):
+    """Base class of list filters by a text in the URL, which links of the pages set."""
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        chosen = self.value()
+        return [] if chosen is None else [(chosen, chosen)]
+
+    def has_output(self) -> bool:
+        return self.value() is not None
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any] | None:
+        text = self.value()
+        if text is None:
+            return queryset
+        if not text.isprintable():
+            return queryset.none()
+        conditions: dict[str, Any] = {str(self.parameter_name): text}
+        return TaskFilter(**conditions).apply(queryset)
+
+
+class PathFilter(_TextFilter):
+    """List filter by the function of a background task."""
+
+    title = _("task")
+    parameter_name = "task"
+
+
+class CauseFilter(_TextFilter):
+    """List filter by the cause of a failure, with those of its group."""
+
+    title = _("cause")
+    parameter_name = "cause"
+
+
+class _TaskList(ChangeList):
+    """The list of background tasks, each with the sentence about it."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        self.result_list = rows = [*self.result_list]
+        for row, description in zip(rows, describe_tasks(rows, user_of(request)), strict=True):
+            row.description = description
+
+
+class RequeueForm(ReasonForm):
+    """The form that moves a background task to another queue or priority."""
+
+    queue = forms.ChoiceField(required=False, label=_("Queue"), label_suffix="")
+    priority = forms.IntegerField(
+        required=False, min_value=-100, max_value=100, label=_("Priority"), label_suffix="",
+        help_text=_("From -100 to 100; a higher number runs first."),
+    )  # fmt: skip
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        queue_field = cast("forms.ChoiceField", self.fields["queue"])
+        queue_field.choices = [("", _("As it is")), *((name, name) for name in named_queues())]
+
+
+def _preview_action(action_class: type[TaskAction]) -> Any:
+    """Return an action of a list which leads to the preview of a bulk job over the selected tasks."""
+
+    def show_preview(model_admin: Any, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
+        column = "pk" if model_admin.model is EndedTask else "run_id"
+        limit = get_settings().BULK_LIMIT + 1
+        ids = map(str, queryset.order_by("-id").values_list(column, flat=True)[:limit])
+        return cast("HttpResponse", model_admin.bulk_page(request, action_class, ids))
+
+    show_preview.__name__ = action_class.name
+    return admin.action(show_preview, description=cast("Any", action_class.label), permissions=["start_bulk"])
+
+
+class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
+    paginator = CappedPaginator
+    deferred_fields: tuple[str, ...] = ("call", "options")
+    list_select_related = False
+    ordering = ("-id",)
+    # Only the order of ids has an index; a big table sorted by another column takes seconds.
+    sortable_by = ("enqueued",)
+    change_form_template = "admin/temporalex_django/backgroundtask/change_form.html"
+    change_list_template = "admin/temporalex_django/backgroundtask/change_list.html"
+    #: Operations on the tasks of this list.
+    operations: tuple[type[TaskAction], ...] = ()
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[M]:
+        """Return the tasks that exist for the user. Defer arguments and results in a list, because they may be long."""
+        queryset = tasks_for(user_of(request), self.model, alias=storage().alias).order_by("-id")
+        is_detail_view = request.resolver_match is not None and "object_id" in request.resolver_match.kwargs
+        if is_detail_view:
+            return queryset
+        return queryset.defer(*self.deferred_fields)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return _TaskList
+
+    def get_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
+        """Leave out arguments, results and errors for users who may not see payloads."""
+        can_view_payloads = policy().allows(user_of(request), VIEW_PAYLOAD)
+        return [name for name in cast("Any", self.fields) if can_view_payloads or name not in _PAYLOADS]
+
+    def get_readonly_fields(self, request: HttpRequest, obj: M | None = None) -> Any:
+        return self.get_fields(request, obj)
+
+    # -- one task ------------------------------------------------------------------------------------------------------
+
+    def render_change_form(
+        self,
+        request: HttpRequest,
+        context: dict[str, Any],
+        add: bool = False,  # noqa: FBT001, FBT002 - Django's own
+        change: bool = False,  # noqa: FBT001, FBT002
+        form_url: str = "",
+        obj: M | None = None,
+    ) -> HttpResponse:
+        """Show the page of a task with its operations, and record a read if the user sees the payloads."""
+        # Here and not in change_view: Django has found the object and checked the permission to see it by now.
+        if obj is not None:
+            row: Any = obj
+            if policy().allows(user_of(request), VIEW_PAYLOAD):
+                audit.record_task_read(actor_of(request), task_id_of(row), str(row))
+            (row.description,) = describe_tasks([row], user_of(request))
+            context.update(
+                task=row.description,
+                badge=_badge(row.description),
+                bar=_progress_bar(row.description),
+                operations=self._operation_forms(request, row),
+                run=self._enqueuing_run(request, row),
+            )
+        return super().render_change_form(request, context, add, change, form_url, obj)
+
+    def _operation_forms(self, request: HttpRequest, row: Any) -> list[dict[str, Any]]:
+        """Return the operations that the user may perform on the task now, each with its form and its address."""
+        if not self.may_operate(request):
+            return []
+        return [
+            {
+                "name": action.name,
+                "label": action.label,
+                "effect": action.effect,
+                "destructive": action.destructive,
+                "form": (RequeueForm if action is Requeue else ReasonForm)(auto_id=f"id_{action.name}_%s"),
+                "attempts": attempts_of(row),
+                "address": self._address("operate", row.pk, action.name),
+            }
+            for action in self.operations
+            if action.why_not(row) is None
+        ]
+
+    def _enqueuing_run(self, request: HttpRequest, row: Any) -> dict[str, str] | None:
+        """Return the name and the address of the run that enqueued the task, if the user may see it."""
+        if row.enqueued_by_id is None or not self.admin_site.is_registered(Instance):
+            return None
+        alias, user = storage().alias, user_of(request)
+        runs = runs_for(user, alias=alias)
+        run = (Instance.objects.using(alias) if runs is None else runs).filter(pk=row.enqueued_by_id).first()
+        operation = Operation(action="view", permission=f"{APP}.view_instance")
+        if run is None or not policy().allows(user, operation.of(run)):
+            return None
+        address = reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[run.pk])
+        return {"name": f"{run.workflow} {run.workflow_id}", "address": address}
+
+    def may_operate(self, request: HttpRequest) -> bool:
+        """Return True if the user may operate background tasks."""
+        operation = Operation(action=RetryTask.name, permission=f"{APP}.{RetryTask.permission}")
+        return policy().allows(user_of(request), operation)
+
+    def get_urls(self) -> list[Any]:
+        """Return the URLs of the operations, followed by the URLs of Django's ``ModelAdmin``.
+
+        The order matters: Django's last pattern matches every URL.
+        """
+        site, name = self.admin_site, f"temporalex_django_{self.opts.model_name}"
+        return [
+            path("bulk/<str:action>/", site.admin_view(self.bulk_view), name=f"{name}_bulk"),
+            path("<str:pk>/operate/<str:action>/", site.admin_view(self.operate_view), name=f"{name}_operate"),
+            *super().get_urls(),
+        ]  # fmt: skip
+
+    def operate_view(self, request: HttpRequest, pk: str, action: str) -> HttpResponse:
+        """Perform an operation on the task on a POST. The page of the task shows a refusal."""
+        action_class = TASK_ACTIONS.get(action)
+        if request.method != "POST" or action_class is None:
+            return HttpResponseNotAllowed(["POST"])
+        row: Any = self.get_queryset(request).filter(pk=pk).first() if _is_key(self.model, pk) else None
+        if row is None:
+            return self._get_obj_does_not_exist_redirect(request, self.opts, pk)  # type: ignore[attr-defined,no-any-return]
+        task_id = task_id_of(row)
+        form = (RequeueForm if action_class is Requeue else ReasonForm)(request.POST)
+        if not form.is_valid():
+            messages.error(request, " ".join(str(text) for errors in form.errors.values() for text in errors))
+            return HttpResponseRedirect(self._task_address(task_id))
+        inputs = {
+            name: value for name, value in form.cleaned_data.items() if value not in ("", None) or name == "reason"
+        }
+        seen = request.POST.get("attempts", "")
+        try:
+            action_class(
+                task_id, by=actor_of(request), attempts=int(seen) if seen.isdecimal() else None, **inputs
+            ).execute()
+        except ActionNotPermitted as exc:
+            raise PermissionDenied(str(exc)) from exc
+        except TemporalexError as exc:
+            messages.error(request, exc.message)
+        else:
+            messages.success(request, str(action_class.done))
+        return HttpResponseRedirect(self._task_address(task_id))
+
+    def _task_address(self, task_id: UUID) -> str:
+        """Return the address of a task, which may be in the other table by now."""
+        alias = storage().alias
+        row = EnqueuedTask.objects.using(alias).filter(run_id=task_id).values_list("pk", flat=True).first()
+        if row is not None:
+            return reverse(f"{self.admin_site.name}:temporalex_django_enqueuedtask_change", args=[row])
+        return reverse(f"{self.admin_site.name}:temporalex_django_endedtask_change", args=[task_id])
+
+    # -- many tasks ----------------------------------------------------------------------------------------------------
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Show the list, and above it the failures by cause, each with the operation that helps."""
+        groups = self._failure_groups(request) if self.has_view_permission(request) else []
+        return super().changelist_view(request, {"groups": groups, **(extra_context or {})})
+
+    def _failure_groups(self, request: HttpRequest) -> list[dict[str, Any]]:
+        user, alias, is_ended = user_of(request), storage().alias, self.model is EndedTask
+        open_tasks = tasks_for(user, EnqueuedTask, alias=alias)
+        ended_tasks = tasks_for(user, EndedTask, alias=alias)
+        none = (open_tasks.none(), ended_tasks) if is_ended else (open_tasks, ended_tasks.none())
+        action = RetryTask if is_ended else RunTaskNow
+        may_operate = self.may_start_bulk(request)
+        rows = []
+        for group in task_failure_groups(*none, now=timezone.now()):
+            filters = {"task": group.workflow, "cause": group.cause, **({"status": "FAILED"} if is_ended else {})}
+            rows.append(
+                {
+                    "group": group,
+                    "tasks": f"?{urlencode(filters)}",
+                    "action": action.label,
+                    "address": f"{self._address('bulk', action.name)}?{urlencode(filters)}" if may_operate else None,
+                }
+            )
+        return rows
+
+    def may_start_bulk(self, request: HttpRequest) -> bool:
+        """Return True if the user may start bulk jobs over background tasks."""
+        operation = Operation(action=StartTaskBulk.name, permission=f"{APP}.{StartTaskBulk.permission}")
+        return self.may_operate(request) and policy().allows(user_of(request), operation)
+
+    def bulk_view(self, request: HttpRequest, action: str) -> HttpResponse:
+        """Show a preview of a bulk job over tasks, and start the job on a POST.
+
+        The parameters of the URL are a filter. The ids of a selection come in the body.
+        """
+        action_class = TASK_ACTIONS.get(action)
+        if action_class is None:
+            return HttpResponseNotAllowed([])
+        if not self.may_start_bulk(request):
+            refuse(request, StartTaskBulk.name, gettext("You may not start bulk jobs over background tasks."))
+        return self.bulk_page(request, action_class, request.POST.getlist(_IDS))
+
+    def bulk_page(self, request: HttpRequest, action_class: type[TaskAction], ids: Iterable[str]) -> HttpResponse:
+        """Return the preview of a bulk job over the tasks with these ids, or of the filter in the URL.
+
+        If the preview was confirmed, start the job and redirect to its page.
+        """
+        filters, selected = _filter_of(request.GET), [*ids]
+        form_class = RequeueForm if action_class is Requeue else ReasonForm
+        is_confirmed = "confirm" in request.POST
+        form = form_class(request.POST if is_confirmed else None)
+        why_not = "" if selected or filters != TaskFilter() else gettext("Select tasks, or choose a filter first.")
+        if is_confirmed and not why_not and form.is_valid():
+            inputs = {
+                name: value for name, value in form.cleaned_data.items() if value not in ("", None) or name == "reason"
+            }
+            token = request.POST.get("token") or None
+            try:
+                job = StartTaskBulk(
+                    action_class.name, tasks=selected or filters, token=token, by=actor_of(request), **inputs
+                ).execute()
+            except ActionNotPermitted as exc:
+                raise PermissionDenied(str(exc)) from exc
+            except TemporalexError as exc:
+                why_not = exc.message
+            else:
+                return self._job_response(request, job)
+        rows = [] if why_not else self._previewed(request, filters, selected)
+        count, limit = len(rows), get_settings().BULK_LIMIT
+        context = {
+            **self.admin_site.each_context(request),
+            "title": f"{action_class.label}: {count_text(action_class.name, min(count, limit))}",
+            "opts": self.opts,
+            "media": self.media,
+            "form": form,
+            "about": action_class.effect,
+            "label": action_class.label,
+            "destructive": action_class.destructive,
+            "ids": selected,
+            "token": request.POST.get("token") or uuid4().hex,
+            "tasks": describe_tasks(rows[:_NAMED], user_of(request)),
+            "more": max(0, min(count, limit) - _NAMED),
+            "why_not": why_not or ("" if rows else gettext("No task meets these conditions any more.")),
+            "back": reverse(f"{self.admin_site.name}:temporalex_django_{self.opts.model_name}_changelist"),
+            "action": f"{self._address('bulk', action_class.name)}?{request.GET.urlencode()}",
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/temporalex_django/backgroundtask/bulk.html", context)
+
+    def _previewed(self, request: HttpRequest, filters: TaskFilter, selected: list[str]) -> list[Any]:
+        limit, user = get_settings().BULK_LIMIT, user_of(request)
+        if not selected:
+            return [row for row, _number in zip(task_rows(filters, user, size=500), range(limit + 1), strict=False)]
+        column = "pk" if self.model is EndedTask else "run_id"
+        valid_ids = [entry for entry in selected[: limit + 1] if _is_uuid(entry)]
+        return [*self.get_queryset(request).filter(**{f"{column}__in": valid_ids})]
+
+    def _job_response(self, request: HttpRequest, job: BulkJob) -> HttpResponse:
+        if self.admin_site.is_registered(BulkJob):
+            page = reverse(f"{self.admin_site.name}:temporalex_django_bulkjob_change", args=[job.pk])
+            return HttpResponseRedirect(page)
+        messages.success(request, gettext("Workers process the tasks one by one."))
+        return HttpResponseRedirect(
+            reverse(f"{self.admin_site.name}:temporalex_django_{self.opts.model_name}_changelist")
+        )
+
+    def _address(self, view: str, *args: Any) -> str:
+        return reverse(f"{self.admin_site.name}:temporalex_django_{self.opts.model_name}_{view}", args=args)
+
+    def has_start_bulk_permission(self, request: HttpRequest) -> bool:
+        """Return True if the actions of the list are for this user."""
+        return self.may_start_bulk(request)
+
+    # -- columns -------------------------------------------------------------------------------------------------------
+
+    @admin.display(description=_("arguments"))
+    def call_arguments(self, task: Any) -> str:
+        return format_call(task.arguments).text
+
+    @admin.display(description=_("attempts"))
+    def attempt_log(self, task: Any) -> str:
+        options = decode_payload(task.options)
+        return format_payload(options.get("log") or [] if isinstance(options, dict) else options).text
+
+    @admin.display(description=_("status"))
+    def state(self, task: Any) -> SafeString:
+        return _badge(task.description)
+
+    @admin.display(description=_("state"))
+    def text(self, task: Any) -> SafeString:
+        return format_html("{}{}", _progress_bar(task.description), task.description.text)
+
+    @admin.display(description=_("enqueued"), ordering="id")
+    def enqueued(self, task: Any) -> SafeString:
+        return format_time(task.enqueued_at if isinstance(task, EndedTask) else task.scheduled_at)
+
+
+@admin.register(EnqueuedTask)
+class EnqueuedTaskAdmin(_BackgroundTaskAdmin[EnqueuedTask]):
+    """The admin pages of background tasks that wait for a worker or are running: a list, and a page for each."""
+
+    operations = (RunTaskNow, Requeue, CancelTask)
+    actions = tuple(map(_preview_action, operations))
+    list_display = ("task_path", "state", "text", "queue", "priority", "enqueued", "due", "attempt")
+    list_filter = (TaskQueueFilter, EnqueuedWithin, PathFilter, CauseFilter)
+    search_fields = ("run_id__exact",)
+    search_help_text = _("The id of a task, as returned by enqueue()")
+    fields = (
+        *("task_path", "task_id", "queue", "priority", "enqueued", "due", "attempt", "owner"),
+        *("call_arguments", "attempt_log"),
+    )
+
+    @admin.display(description=_("task"), ordering="activity")
+    def task_path(self, task: EnqueuedTask) -> str:
+        return str(task)
+
+    @admin.display(description=_("id"))
+    def task_id(self, task: EnqueuedTask) -> str:
+        return str(task.run_id)
+
+    @admin.display(description=_("due"), ordering="due_at")
+    def due(self, task: EnqueuedTask) -> SafeString:
+        return format_time(task.due_at)
+
+
+@admin.register(EndedTask)
+class EndedTaskAdmin(_BackgroundTaskAdmin[EndedTask]):
+    """The admin pages of background tasks that have ended, until their retention removes them."""
+
+    operations = (RetryTask,)
+    actions = tuple(map(_preview_action, operations))
+    deferred_fields = ("call", "options", "outcome")
+    list_display = ("task", "state", "text", "queue", "enqueued", "finished", "attempts")
+    list_filter = (TaskStatusFilter, TaskQueueFilter, BackendFilter, EnqueuedWithin, PathFilter, CauseFilter)
+    search_fields = ("id__exact", "task__startswith")
+    search_help_text = _("The id of a task, or the beginning of its function's path")
+    fields = (
+        *("task", "id", "backend", "queue", "priority", "enqueued_at", "started_at", "finished_at"),
+        *("keep_until", "attempts", "call_arguments", "result_text", "attempt_log"),
+    )
+
+    @admin.display(description=_("finished"), ordering="finished_at")
+    def finished(self, task: EndedTask) -> SafeString:
+        return format_time(task.finished_at)
+
+    @admin.display(description=_("result or error"))
+    def result_text(self, task: EndedTask) -> str:
+        outcome = decode_payload(task.outcome)
+        if isinstance(outcome, dict) and "result" in outcome:
+            outcome = outcome["result"]
+        return format_payload(outcome).text
+
+
+def _badge(task: TaskRow) -> SafeString:
+    names = {"READY": _("Ready"), "RUNNING": _("Running"), **dict(EndedTask.TaskStatus.choices)}
+    return badge(_BADGES[task.status], str(names[task.status]))
+
+
+def _progress_bar(task: TaskRow) -> SafeString | str:
+    if task.progress_done is None or task.progress_total is None or task.status in ENDED_STATUSES:
+        return ""
+    return progress_bar(task.progress_done, task.progress_total, task.progress_text or "")
+
+
+def _filter_of(parameters: Mapping[str, str]) -> TaskFilter:
+    conditions: dict[str, Any] = {name: parameters[name] for name in _FILTERS if parameters.get(name, "").strip()}
+    return TaskFilter(**conditions)
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        UUID(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_key(model: type[Any], text: str) -> bool:
+    return _is_uuid(text) if model is EndedTask else text.isascii() and text.isdecimal() and len(text) < 19

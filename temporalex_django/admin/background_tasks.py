@@ -506,9 +506,30 @@ class EndedTaskAdmin(_BackgroundTaskAdmin[EndedTask]):
         return format_payload(outcome).text
 
 
-def _badge(task: TaskRow) -> SafeString:
+def task_status_badge(status: str) -> SafeString:
+    """Return the HTML of a badge for the status of a background task."""
     names = {"READY": _("Ready"), "RUNNING": _("Running"), **dict(EndedTask.TaskStatus.choices)}
-    return badge(_BADGES[task.status], str(names[task.status]))
+    return badge(_BADGES[status], str(names[status]))
+
+
+def task_addresses(site: admin.AdminSite, task_ids: Iterable[str]) -> dict[str, str]:
+    """Return the URLs of the pages of background tasks, by their ids, which the user may see. One read."""
+    if not (site.is_registered(EnqueuedTask) and site.is_registered(EndedTask)):
+        return {}
+    ids = [*map(UUID, task_ids)]
+    if not ids:
+        return {}
+    page = f"{site.name}:temporalex_django_endedtask_change"
+    open_tasks = EnqueuedTask.objects.using(storage().alias).filter(run_id__in=ids).values_list("run_id", "pk")
+    open_page = f"{site.name}:temporalex_django_enqueuedtask_change"
+    return {
+        **{str(task_id): reverse(page, args=[task_id]) for task_id in ids},
+        **{str(task_id): reverse(open_page, args=[pk]) for task_id, pk in open_tasks},
+    }
+
+
+def _badge(task: TaskRow) -> SafeString:
+    return task_status_badge(task.status)
 
 
 def _progress_bar(task: TaskRow) -> SafeString | str:

@@ -24,7 +24,13 @@ from temporalex_django.authoring.definition import require_same_activity
 from temporalex_django.core.failures import clear_requested_pause, error_line, set_requested_pause
 from temporalex_django.core.names import to_seconds
 from temporalex_django.core.payloads.codec import error_reason
-from temporalex_django.errors import ActivityNotFound, NotConfigured, PayloadError, WorkflowDefinitionError
+from temporalex_django.errors import (
+    ActivityNotFound,
+    NotConfigured,
+    PayloadError,
+    ScheduleInvalid,
+    WorkflowDefinitionError,
+)
 
 log = logging.getLogger("temporalex_django.authoring")
 
@@ -64,6 +70,8 @@ class TaskHost(Protocol):
         """Send Django's signal that a background task has ended, after the commit. ``result`` is its ``TaskResult``."""
 
 
+#: Paths of the Django tasks with a backend of this package that this process has defined.
+defined_paths: set[str] = set()
 _host: Callable[[], TaskHost] | None = None
 
 
@@ -106,10 +114,7 @@ class DjangoTask(Activity[Any, Any]):
             task.func, ActivityOptions(**queue_options, **options_of(task)), name=f"{KIND}:{task.module_path}"
         )
         self.task = task
-        signature = inspect.signature(task.func)
-        if task.takes_context:
-            signature = signature.replace(parameters=[*signature.parameters.values()][1:])
-        self._signature = signature
+        self._signature = task_signature(task)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return a call that schedules the activity when it is awaited.
@@ -185,6 +190,14 @@ class DjangoTask(Activity[Any, Any]):
         """
         del args, source
         return normalize(value, label=f"the result of {self.name}")
+
+
+def task_signature(task: Any) -> inspect.Signature:
+    """Return the signature of a task's function as it is called, without the context parameter."""
+    signature = inspect.signature(task.func)
+    if task.takes_context:
+        signature = signature.replace(parameters=[*signature.parameters.values()][1:])
+    return signature
 
 
 def options_of(task: Any) -> dict[str, Any]:
@@ -280,6 +293,23 @@ def normalize(value: Any, *, label: str) -> Any:
     raise PayloadError(
         f"{label}: Django tasks take and return JSON, and {type(value).__name__} is not JSON: convert it"
     )
+
+
+def find_scheduled(path: str) -> Any:
+    """Return the Django task at that path, for a schedule that enqueues it.
+
+    Raises ``ScheduleInvalid`` if this process does not have it, or if its backend is not the one of this package, so
+    that nothing could be said about its end.
+    """
+    try:
+        task = load(path).task
+    except ActivityNotFound as exc:
+        raise ScheduleInvalid(f"task: {exc.message}") from exc
+    if not getattr(task.get_backend(), "runs_on_temporalex", False):
+        raise ScheduleInvalid(
+            f"task: the backend {task.backend!r} of {path} is not a DurableBackend, so a schedule cannot follow the task"
+        )
+    return task
 
 
 activity.loaders[KIND] = load

@@ -144,7 +144,8 @@ class ScheduleState:
 
     id: int
     name: str
-    workflow: str
+    workflow: str = ""
+    task: str = ""
     table: TimeTable
     args: Any = None
     arguments_function: str = ""
@@ -232,9 +233,9 @@ _SUCCESSES = frozenset({"completed"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotStart:
-    """The run that was started for a slot, a time at which a schedule fires."""
+    """The run that was started for a slot, a time at which a schedule fires; or the task, which has no chain."""
 
-    chain_id: UUID
+    chain_id: UUID | None
     run_id: UUID
     workflow_id: str
 

@@ -112,6 +112,7 @@ def _add_list_arguments(parser: CommandParser) -> None:
     parser.add_argument("--owner", choices=Schedule.Owner.values, help="Only schedules of this owner.")
     parser.add_argument("--state", choices=[*STATES], help="Only schedules in this state.")
     parser.add_argument("--workflow", metavar="NAME", help="Only schedules that start runs of this class.")
+    parser.add_argument("--task", metavar="PATH", help="Only schedules that enqueue this task.")
     parser.add_argument("--search", metavar="TEXT", help="Only schedules whose name contains the text.")
     parser.add_argument(
         "--limit",
@@ -254,7 +255,7 @@ def _backfill(
     begin, until = range_time(row, start or "", "--start"), range_time(row, end or "", "--end")
     preview = preview_backfill(row, begin, until, alias=alias)
     if not dry_run:
-        question = f"Start {_count(preview.to_start, 'run')} of {row.workflow}, at most {rate} a minute?"
+        question = f"Start {_count(preview.to_start, 'run')} of {row.workflow or row.task}, at most {rate} a minute?"
         command_arguments.confirm(command, question, yes=yes)
         preview = BackfillSchedule(name, start=begin, end=until, per_minute=rate, reason=reason, by=actor).execute()
     _print_backfill(command, _backfill_output(name, preview, dry_run=dry_run), rate, json=json)
@@ -305,7 +306,7 @@ def _print_differences(command: BaseCommand, actor: Actor, *, json: bool) -> Non
 def _print_list(command: BaseCommand, actor: Actor, *, limit: int | None, json: bool, **options: Any) -> None:
     if limit is not None and limit < 1:
         raise printing.usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
-    filters = {name: options[name] or "" for name in ("owner", "state", "workflow", "search")}
+    filters = {name: options[name] or "" for name in ("owner", "state", "workflow", "task", "search")}
     for name, text in filters.items():
         # Databases refuse some characters in parameters.
         if not text.isprintable():
@@ -337,14 +338,14 @@ def _print_table(command: BaseCommand, descriptions: Sequence[ScheduleDescriptio
     cells = [
         (
             schedule.name,
-            schedule.workflow,
+            schedule.workflow or schedule.task,
             schedule.description,
             schedule.state,
             printing.format_local_time(next(iter(schedule.next_fires), None)) or "-",
         )
         for schedule in descriptions[:maximum]
     ]
-    printing.print_table(command, ("NAME", "WORKFLOW", "WHEN", "STATE", "NEXT"), cells)
+    printing.print_table(command, ("NAME", "WORKFLOW OR TASK", "WHEN", "STATE", "NEXT"), cells)
     if len(descriptions) > len(cells):
         printing.write_line(
             command,
@@ -366,10 +367,15 @@ def _print_schedule(command: BaseCommand, schedule: ScheduleDescription, *, json
     if schedule.slots:
         printing.write_line(command, "")
         cells = [
-            (printing.format_local_time(slot.at), _slot_text(slot), slot.run_id or "-", slot.status or "-")
+            (
+                printing.format_local_time(slot.at),
+                _slot_text(slot),
+                slot.run_id or slot.task_id or "-",
+                slot.status or "-",
+            )
             for slot in schedule.slots
         ]
-        printing.print_table(command, ("SLOT", "OUTCOME", "RUN", "STATUS"), cells)
+        printing.print_table(command, ("SLOT", "OUTCOME", "RUN OR TASK", "STATUS"), cells)
 
 
 def _schedule_lines(schedule: ScheduleDescription) -> list[tuple[str, str]]:
@@ -387,6 +393,7 @@ def _schedule_lines(schedule: ScheduleDescription) -> list[tuple[str, str]]:
         ("gone", f"since {local(schedule.gone_since)}" if schedule.gone_since else ""),
         ("error", schedule.error),
         ("workflow", schedule.workflow),
+        ("task", schedule.task),
         ("owner", f"{schedule.owner} {schedule.module or schedule.editor}".strip()),
         ("overlap", schedule.overlap),
         ("catch-up", str(schedule.catch_up)),
@@ -404,7 +411,7 @@ def _slot_text(slot: SlotDescription) -> str:
     """Return the outcome in words: "skipped (overlap)" or "started basket-1"."""
     match slot.outcome:
         case "started":
-            return f"started {slot.workflow_id}"
+            return f"started {slot.workflow_id or slot.task_id or ''}".rstrip()
         case "failed":
             return f"failed: {slot.error}"
     reason = f" ({slot.reason})" if slot.reason else ""

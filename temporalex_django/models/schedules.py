@@ -20,7 +20,7 @@ class _Backfill(TypedDict):
 
 
 class Schedule(models.Model):
-    """A schedule: it starts runs of a workflow class at the times that its specs say.
+    """A schedule: it starts runs of a workflow class, or enqueues a task, at the times that its specs say.
 
     A spec is a cron expression, an interval, a calendar rule or a one-off time. Each of the times is a slot. A worker
     that fires the schedule locks the row, so a slot has one outcome. ``next_at`` is the only column that idle schedules
@@ -44,7 +44,8 @@ class Schedule(models.Model):
         ALLOW_ALL = "allow_all", _("Start alongside the open runs")
 
     name = models.CharField(max_length=100, unique=True)
-    workflow = models.CharField(max_length=200)
+    workflow = models.CharField(max_length=200, blank=True, help_text=_("The class of its runs, unless it has a task."))
+    task = models.CharField(max_length=300, blank=True, help_text=_("The dotted path of the task that it enqueues."))
     owner = models.CharField(max_length=10, choices=Owner.choices)
     module = models.CharField(max_length=300, blank=True, help_text=_("The module whose code declares it."))
 
@@ -134,7 +135,7 @@ class ScheduleSlot(models.Model):
     reason = models.CharField(max_length=10, blank=True)
     decided_at = SafeDateTimeField()
     workflow_id = models.CharField(max_length=200, blank=True)
-    run = unconstrained_key("temporalex_django.Instance", null=True)
+    run = unconstrained_key("temporalex_django.Instance", null=True, help_text=_("For a task, the id of the task."))
     chain = unconstrained_key("temporalex_django.Chain", null=True)
     running = models.BooleanField(default=False, help_text=_("Its run is not known to have closed."))
     error_code = models.CharField(max_length=40, blank=True)

@@ -14,9 +14,10 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django import access
+from temporalex_django.access import Operation
 from temporalex_django.authoring import django_tasks
 from temporalex_django.authoring.activity_context import activity_context
-from temporalex_django.authoring.authorization import Person
+from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.backends.protocol import AuditSubject
 from temporalex_django.conf import codec
 from temporalex_django.core import current
@@ -32,6 +33,10 @@ from temporalex_django.errors import ActionNotPossible, NestingError, TaskNotFou
 from temporalex_django.models import EndedTask, EnqueuedTask
 from temporalex_django.operations.base import CODE, Action, Actor, storage, to_plain_payload
 
+#: About which the access policy is asked before open and ended tasks are shown.
+VIEW_TASKS = tuple(
+    Operation(action="view", permission=f"{APP}.{permission}") for permission in ("view_enqueuedtask", "view_endedtask")
+)
 _PRIORITIES = (-100, 100)
 #: How long a cancelled task is kept whose options, with its own retention, this process cannot read.
 UNREAD_RETENTION = timedelta(days=7)

@@ -72,6 +72,7 @@ _FILTERS = (
     _OWNER,
     _STATE,
     Parameter(name="workflow", help="Name of the workflow class."),
+    Parameter(name="task", help="Path of the task."),
     Parameter(name="search", help="A part of the name."),
 )
 _RANGE = (
@@ -140,15 +141,19 @@ def _optional_number() -> fields.IntegerField:
 class ScheduleChangeBody(serializers.ReasonBody):
     """The body of a request that changes a schedule: its whole definition.
 
+    It starts runs of the class ``workflow``, or enqueues the Django task at the path ``task``.
+
     The schedule fires by ``specs`` (objects with a ``type``), or by ``cron``, ``every`` (seconds) with ``offset``,
     ``calendar`` with ``holidays``, and ``at`` (ISO 8601). Several are a union. ``catch_up`` and ``jitter`` are seconds.
     Times without an offset are wall-clock times of the zone ``tz``. ``arguments_function`` and ``holidays`` name
     functions that code registers.
 
-    ``args`` is the input of the runs. If a change leaves it out, the stored input stays.
+    ``args`` is the input of the runs, or the arguments of the task: a list, or an object of keyword arguments. If a
+    change leaves it out, the stored input stays.
     """
 
-    workflow = fields.CharField(max_length=200)
+    workflow = _optional_text()
+    task = fields.CharField(required=False, default="", max_length=300)
     specs = fields.ListField(
         child=fields.DictField(child=fields.JSONField(allow_null=True)),
         required=False,
@@ -206,7 +211,8 @@ class SlotOut(RecordOut):
 
     ``cause`` is time, backfill or trigger. ``outcome`` is started, waiting, skipped, missed or failed, and ``reason``
     says why it was skipped or missed. A failed one has ``error_code`` and ``error``. ``run_id`` and ``status`` are
-    those of the newest run, or null if there is none that you may see. A slot may stand for ``count`` slots from ``at``
+    those of the newest run, or null if there is none that you may see. For a task, ``task_id`` and ``status`` are those
+    of the task. A slot may stand for ``count`` slots from ``at``
     to ``until``.
     """
 
@@ -257,7 +263,7 @@ class ScheduleDetail(RecordOut):
 
     record = ScheduleDescription
     names = (
-        *("name", "workflow", "owner", "module", "description", "state"),
+        *("name", "workflow", "task", "owner", "module", "description", "state"),
         *("tz", "dst_gap", "dst_fold", "start", "end"),
         *("arguments_function", "workflow_id", "overlap", "max_fires", "pause_after"),
         *("fires", "failures", "waiting"),

@@ -14,7 +14,7 @@ from django.core import checks
 from temporalex_django.authoring.activity import ActivityOptions
 from temporalex_django.authoring.activity_options import RetryPolicy
 from temporalex_django.authoring.authorization import Person
-from temporalex_django.authoring.django_tasks import normalize, options_of, require_current
+from temporalex_django.authoring.django_tasks import defined_paths, normalize, options_of, require_current
 from temporalex_django.core.names import check_time, to_seconds
 from temporalex_django.errors import PayloadError, WorkflowDefinitionError
 from temporalex_django.tasks.results import (
@@ -124,6 +124,7 @@ class DurableBackend(BaseTaskBackend):
     def validate_task(self, task: Task[Any, Any]) -> None:
         """Raise ``InvalidTask`` if this backend cannot run the task, for example because of a wrong timeout."""
         super().validate_task(task)
+        defined_paths.add(task.module_path)
         try:
             ActivityOptions(**options_of(task))
             if task.run_after is not None:

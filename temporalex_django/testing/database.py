@@ -608,7 +608,8 @@ class DatabaseSchedules(EnvironmentSchedules):
             yield
 
     def add(self, schedule: Schedule) -> None:
-        self.workflows[schedule.workflow.name] = schedule.workflow
+        if schedule.workflow is not None:
+            self.workflows[schedule.workflow.name] = schedule.workflow
         with self._on_host():
             put_declaration(schedule, self._env.storage)
 

@@ -40,7 +40,13 @@ from temporalex_django.engine.schedules import (
     call_arguments,
     require_pause,
 )
-from temporalex_django.errors import ScheduleNotFound, TemporalexError, WorkflowClosed, WorkflowNotFound
+from temporalex_django.errors import (
+    ScheduleInvalid,
+    ScheduleNotFound,
+    TemporalexError,
+    WorkflowClosed,
+    WorkflowNotFound,
+)
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.testing.activities import EnvironmentSource
 from temporalex_django.testing.environment_base import EnvironmentHandle
@@ -271,6 +277,10 @@ class MemorySchedules(EnvironmentSchedules):
 
     def add(self, schedule: Schedule) -> None:
         schedule.check(self._env.clock)
+        if schedule.workflow is None:
+            raise ScheduleInvalid(
+                f"schedule {schedule.name!r}: an environment in memory enqueues no tasks: use DjangoEnvironment"
+            )
         function = schedule.arguments_function_name or ""
         self.workflows[schedule.workflow.name] = schedule.workflow
         declared: dict[str, Any] = {name: getattr(schedule, name) for name in _DECLARED}

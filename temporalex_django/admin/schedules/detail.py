@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from temporalex_django import access
+from temporalex_django.admin.background_tasks import task_status_badge
 from temporalex_django.admin.base import CappedPaginator, format_payload, status_badge
 from temporalex_django.admin.schedules.formatting import (
     cause_text,
@@ -46,19 +47,26 @@ _SLOTS_SHOWN = 100
 
 
 def schedule_detail_context(
-    row: Schedule, *, page: str, alias: str, by: Actor, run_address: Callable[[list[str]], dict[str, str]]
+    row: Schedule,
+    *,
+    page: str,
+    alias: str,
+    by: Actor,
+    run_address: Callable[[list[str]], dict[str, str]],
+    task_address: Callable[[list[str]], dict[str, str]],
 ) -> dict[str, Any]:
     """Return the template context of the admin page of a schedule.
 
     ``page`` is the number of the page of its slots, and ``by`` the actor who looks at it. ``run_address`` takes run ids
-    and returns the URLs of those runs that the user may open, by run id. At most five statements, and those of
-    ``run_address``.
+    and returns the URLs of those runs that the user may open, by run id; ``task_address`` does the same for the ids of
+    tasks. At most five statements, and those of the two.
     """
     state = state_name(row)
     instants = next_fires(row, _FIRES_SHOWN)
     slots: Page[ScheduleSlot] = CappedPaginator(slots_of(row, alias=alias), _SLOTS_SHOWN).get_page(page)
     described = describe_slots(slots.object_list, by.user, alias=alias)
     addresses = run_address([slot.run_id for slot in described if slot.run_id is not None])
+    task_addresses = task_address([slot.task_id for slot in described if slot.task_id is not None])
     backfill = backfill_of(row.backfill)
     stalls = []
     if is_stalled(slots.object_list):
@@ -71,13 +79,13 @@ def schedule_detail_context(
         "words": describe_table(row),
         "facts": _facts(row),
         "args": _args_context(row, by),
-        "has_class": row.workflow in workflows.registry,
+        "has_class": bool(row.task) or row.workflow in workflows.registry,
         "fires": fire_times(instants, row.tz),
         "zone": row.tz,
         "viewer_zone": timezone.get_current_timezone_name(),
         "backfill": backfill,
         "page": slots,
-        "slots": [_slot_context(slot, addresses, row.tz) for slot in described],
+        "slots": [_slot_context(slot, {**addresses, **task_addresses}, row.tz) for slot in described],
     }
 
 
@@ -97,7 +105,7 @@ def _facts(row: Schedule) -> list[tuple[str, str]]:
         (_("Owner"), row.get_owner_display()),
         (_("If an earlier run is still open"), row.get_overlap_display()),
         (_("Catch-up window"), duration_text(row.catch_up)),
-        (_("Run ids"), row.workflow_id),
+        (_("Task"), row.task) if row.task else (_("Run ids"), row.workflow_id),
     ]
     if row.jitter:
         facts.append((_("Jitter"), _("up to %(time)s") % {"time": duration_text(row.jitter)}))
@@ -132,6 +140,12 @@ def _bound_text(row: Schedule, moment: Any) -> str:
         return str(moment.isoformat())
 
 
+def _status_of(slot: SlotDescription) -> Any:
+    if slot.status is None:
+        return None
+    return status_badge(slot.status) if slot.task_id is None else task_status_badge(slot.status)
+
+
 def _slot_context(slot: SlotDescription, addresses: dict[str, str], zone_name: str) -> dict[str, Any]:
     times = [at for at in (slot.at, slot.until) if at is not None]
     return {
@@ -140,6 +154,7 @@ def _slot_context(slot: SlotDescription, addresses: dict[str, str], zone_name: s
         "badge": outcome_badge(slot),
         "reason": reason_text(slot),
         "cause": cause_text(slot),
-        "address": addresses.get(slot.run_id or ""),
-        "status": None if slot.status is None else status_badge(slot.status),
+        "name": slot.workflow_id or slot.task_id,
+        "address": addresses.get(slot.run_id or slot.task_id or ""),
+        "status": _status_of(slot),
     }

@@ -17,6 +17,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
+from temporalex_django.admin.background_tasks import task_addresses
 from temporalex_django.admin.base import (
     CappedPaginator,
     actor_of,
@@ -121,8 +122,8 @@ class ScheduleAdmin(ScheduleAdminBase):
     list_display = ("schedule", "times", "state", "next_fire", "outcomes")
     list_display_links = ("schedule",)
     list_filter = (ScheduleStateFilter, OwnerFilter, WorkflowFilter)
-    search_fields = ("name__icontains", "workflow__icontains")
-    search_help_text = _("Part of a schedule's name or of a workflow's name")
+    search_fields = ("name__icontains", "workflow__icontains", "task__icontains")
+    search_help_text = _("Part of a schedule's name, of a workflow's name or of a task's path")
     ordering = ("name",)
     paginator = CappedPaginator
 
@@ -136,7 +137,7 @@ class ScheduleAdmin(ScheduleAdminBase):
 
     @admin.display(description=_("schedule"), ordering="name")
     def schedule(self, row: Schedule) -> SafeString:
-        under = f"{row.workflow} · {row.get_owner_display()}"
+        under = f"{row.workflow or row.task} · {row.get_owner_display()}"
         return format_html('{}<span class="tx-under">{}</span>', shorten(row.name), under)
 
     @admin.display(description=_("when"))
@@ -212,6 +213,7 @@ class ScheduleAdmin(ScheduleAdminBase):
             alias=storage().alias,
             by=actor_of(request),
             run_address=lambda ids: self._run_addresses(request, ids),
+            task_address=lambda ids: task_addresses(self.admin_site, ids),
         )
         can_change = row.owner == Schedule.Owner.PEOPLE and can_manage(user_of(request), SaveSchedule.name)
         can_delete = row.owner == Schedule.Owner.PEOPLE or row.gone_since is not None

@@ -31,7 +31,7 @@ from temporalex_django.authoring.schedules.specs import (
 )
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.errors import ScheduleInvalid
-from temporalex_django.forms.payload_forms import NOTHING, PayloadForm
+from temporalex_django.forms.payload_forms import NOTHING, PAYLOAD_FIELD, PayloadForm
 from temporalex_django.models import Schedule
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.operations.base import Actor
@@ -234,9 +234,9 @@ _TEXT = {"class": "vTextField"}
 class ScheduleForm(PayloadForm):
     """The form that creates or changes a schedule; once it is valid, ``definition`` is the definition of the schedule.
 
-    ``workflow`` is the class of its runs. ``row`` is the schedule that is changed, or None for a new one. The actor
-    ``by`` sees the present input of ``row`` if they may; others can keep it. ``table`` is the time table as soon as the
-    fields about times are valid, and None before.
+    ``workflow`` is the class of its runs; without one, ``task`` is the path of the task. ``row`` is the schedule that
+    is changed, or None for a new one. The actor ``by`` sees the present input of ``row`` if they may; others can keep
+    it. ``table`` is the time table as soon as the fields about times are valid, and None before.
     """
 
     # A function can make the input. The browser must not ask for the fields of an input then.
@@ -351,13 +351,22 @@ class ScheduleForm(PayloadForm):
     )
 
     def __init__(
-        self, data: Any = None, *, workflow: type[Workflow], row: Schedule | None, by: Actor, **kwargs: Any
+        self,
+        data: Any = None,
+        *,
+        workflow: type[Workflow] | None,
+        row: Schedule | None,
+        by: Actor,
+        task: str = "",
+        **kwargs: Any,
     ) -> None:
-        self.workflow, self.row = workflow, row
+        self.workflow, self.task, self.row = workflow, task, row
+        #: The name of the class or the path of the task.
+        self.target = task if workflow is None else workflow.name
         self.table: TimeTable | None = None
         self.definition: ScheduleDefinition | None = None
         # An input belongs to its class: fields of another class begin empty.
-        self.has_input = row is not None and row.workflow == workflow.name and row.args is not None
+        self.has_input = row is not None and (row.workflow or row.task) == self.target and row.args is not None
         example, is_hidden = NOTHING, False
         if row is not None and self.has_input:
             args = read_args(row, by)
@@ -365,9 +374,12 @@ class ScheduleForm(PayloadForm):
             if not is_hidden:
                 example = args
         initial = _new_schedule(workflow) if row is None else _initial_of(row)
-        super().__init__(data, annotation=workflow.definition.args_type, example=example, initial=initial, **kwargs)
+        annotation = Any if workflow is None else workflow.definition.args_type
+        super().__init__(data, annotation=annotation, example=example, initial=initial, **kwargs)
         self._declared_names = {*self.base_fields}
         self._set_choices(row)
+        if workflow is None:
+            self._adapt_to_task()
         if not is_hidden:
             del self.fields["keep_input"]
         if row is not None:
@@ -375,6 +387,18 @@ class ScheduleForm(PayloadForm):
         if self.is_bound and not self._reads_input:
             for field in self._input_fields:
                 self.fields[field].required = False
+
+    def _adapt_to_task(self) -> None:
+        """Leave out what tasks do not have: ids of their own, and a termination."""
+        del self.fields["workflow_id"]
+        arguments = self.fields[PAYLOAD_FIELD]
+        arguments.label = _("Arguments")
+        arguments.help_text = _("A JSON list of positional arguments, or an object of keyword arguments.")
+        policies = [
+            choice for choice in Schedule.OverlapPolicy.choices if choice[0] != Schedule.OverlapPolicy.TERMINATE_OTHER
+        ]
+        self._choices("overlap", policies)
+        self.fields["overlap"].label = _("If the task of an earlier slot has not ended")
 
     def _set_choices(self, row: Schedule | None) -> None:
         """Set choices that depend on this process. The values that ``row`` stores are always among them."""
@@ -498,11 +522,12 @@ class ScheduleForm(PayloadForm):
             args = None
         elif not self._reads_input or (self.has_input and self.changed_data_of_input == []):
             args = KEPT
-        options = {name: data[name] for name in OPTIONS}
+        options = {name: data[name] for name in OPTIONS if name in data}
         options |= {name: self._bound_time(name, data) for name in ("start", "end")}
         return ScheduleDefinition(
             name=data["name"],
-            workflow=self.workflow.name,
+            workflow="" if self.workflow is None else self.workflow.name,
+            task=self.task,
             specs=specs,
             args=args,
             arguments_function=function,
@@ -528,9 +553,9 @@ def _names(names: Sequence[str], stored: str) -> list[tuple[str, str]]:
     return [(name, name) for name in sorted({*names, *filter(None, [stored])})]
 
 
-def _new_schedule(workflow: type[Workflow]) -> dict[str, Any]:
+def _new_schedule(workflow: type[Workflow] | None) -> dict[str, Any]:
     template = DEFAULT_TEMPLATE
-    if workflow.unique is not None:
+    if workflow is not None and workflow.unique is not None:
         template = f"{workflow.unique.key}::{{slot:%Y%m%d%H%M}}"
     return {"tz": timezone.get_current_timezone_name(), "catch_up": "1 h", "workflow_id": template, "overlap": "skip"}
 

@@ -16,16 +16,20 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from temporalex_django.access import Operation, policy
 from temporalex_django.admin.base import actor_of, idempotent_request, is_duplicate_request, posted_data, user_of
 from temporalex_django.admin.jobs import ReasonForm
 from temporalex_django.admin.run.action_views import class_summary, startable_classes
 from temporalex_django.admin.schedules.formatting import ScheduleAdminBase, fire_times, time_text
 from temporalex_django.admin.schedules.schedule_form import ScheduleForm, WallTimeField
+from temporalex_django.authoring.authorization import APP
+from temporalex_django.authoring.django_tasks import defined_paths
 from temporalex_django.authoring.schedules.schedule import specs_in_words
 from temporalex_django.authoring.schedules.slots import instants_of, load_zone
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.errors import ActionNotPermitted, ScheduleInvalid, TemporalexError
 from temporalex_django.models import Schedule
+from temporalex_django.operations.background_tasks import RetryTask
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.idempotency import DuplicateRequest
 from temporalex_django.operations.schedules.operations import (
@@ -210,9 +214,9 @@ _PREVIEW = "_preview"
 
 
 class EditScheduleView:
-    """The admin page that creates a schedule of the class ``?workflow=``, or changes one.
+    """The admin page that creates a schedule of the class ``?workflow=`` or of the task ``?task=``, or changes one.
 
-    Without a class, the page lists the classes. The button *Preview* shows when the schedule would fire.
+    Without both, the page lists the classes and the tasks. The button *Preview* shows when the schedule would fire.
     """
 
     def __init__(self, model_admin: ScheduleAdminBase) -> None:
@@ -231,15 +235,29 @@ class EditScheduleView:
             messages.error(request, _("%(module)s declares this schedule: change it there.") % {"module": row.module})
             return HttpResponseRedirect(self.admin.address_of(row))
         classes = {cls.name: cls for cls in startable_classes(user_of(request))}
-        name = request.GET.get("workflow") or (row.workflow if row is not None else "")
-        if name not in classes:
-            if request.GET.get("workflow"):
+        tasks = self._tasks(request)
+        name, task = request.GET.get("workflow", ""), request.GET.get("task", "")
+        if not (name or task) and row is not None:
+            name, task = row.workflow, row.task
+        if name not in classes and task not in tasks:
+            if request.GET.get("workflow") or request.GET.get("task"):
                 raise Http404
-            return self._render_choice(request, row, [*classes.values()])
-        form = ScheduleForm(posted_data(request), workflow=classes[name], row=row, by=actor_of(request))
+            return self._render_choice(request, row, [*classes.values()], tasks)
+        form = ScheduleForm(
+            posted_data(request),
+            workflow=classes.get(name),
+            task="" if name in classes else task,
+            row=row,
+            by=actor_of(request),
+        )
         if request.method == "POST" and form.is_valid() and _PREVIEW not in request.POST:
             return self._save(request, row, form)
         return self._render_form(request, row, form)
+
+    def _tasks(self, request: HttpRequest) -> list[str]:
+        """Return the paths of the tasks that the user may schedule."""
+        operation = Operation(action=RetryTask.name, permission=f"{APP}.{RetryTask.permission}")
+        return sorted(defined_paths) if policy().allows(user_of(request), operation) else []
 
     def _save(self, request: HttpRequest, row: Schedule | None, form: ScheduleForm) -> HttpResponse:
         token = form.cleaned_data["token"]
@@ -271,14 +289,19 @@ class EditScheduleView:
         messages.info(request, _("This form was already submitted, so nothing was saved this time."))
         return HttpResponseRedirect(self.admin.list_address)
 
-    def _render_choice(self, request: HttpRequest, row: Schedule | None, classes: list[type[Workflow]]) -> HttpResponse:
+    def _render_choice(
+        self, request: HttpRequest, row: Schedule | None, classes: list[type[Workflow]], tasks: list[str]
+    ) -> HttpResponse:
         choices = [
             {"name": cls.name, "address": f"?{urlencode({'workflow': cls.name})}", "about": class_summary(cls)}
             for cls in classes
         ]
-        title = _("Add a schedule: choose the workflow")
+        choices += [
+            {"name": task, "address": f"?{urlencode({'task': task})}", "about": _("A Django task")} for task in tasks
+        ]
+        title = _("Add a schedule: choose the workflow or the task")
         if row is not None:
-            title = _("Change %(name)s: choose the workflow") % {"name": row.name}
+            title = _("Change %(name)s: choose the workflow or the task") % {"name": row.name}
         return self.admin.render_page(request, "form.html", title=title, row=row, classes=choices)
 
     def _render_form(
@@ -290,11 +313,11 @@ class EditScheduleView:
         return self.admin.render_page(
             request,
             "form.html",
-            title=title % {"workflow": form.workflow.name, "name": getattr(row, "name", "")},
+            title=title % {"workflow": form.target, "name": getattr(row, "name", "")},
             row=row,
             status=status,
             form=form,
-            about=class_summary(form.workflow),
+            about="" if form.workflow is None else class_summary(form.workflow),
             back=back,
             **_preview_context(form),
         )

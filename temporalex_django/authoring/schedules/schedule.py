@@ -12,6 +12,7 @@ from itertools import islice
 from types import CodeType, FrameType
 from typing import Any, Final, TypeAlias, TypeVar, overload
 
+from temporalex_django.authoring.django_tasks import is_task, task_signature
 from temporalex_django.authoring.foreign_options import SCHEDULE, answers_foreign_arguments
 from temporalex_django.authoring.schedules.functions import ARGUMENTS, HOLIDAYS
 from temporalex_django.authoring.schedules.slots import (
@@ -41,7 +42,7 @@ from temporalex_django.authoring.workflow import input_or_default
 from temporalex_django.core.names import is_name, quoted, to_seconds
 from temporalex_django.core.payloads import codec
 from temporalex_django.core.payloads.round_trip import require_readable
-from temporalex_django.errors import InvalidId, ScheduleInvalid
+from temporalex_django.errors import InvalidId, PayloadError, ScheduleInvalid
 
 # --- schedule ---------------------------------------------------------------------------------------------------------
 #
@@ -94,13 +95,18 @@ _SIDE_BY_SIDE = frozenset({Overlap.ALLOW_ALL, Overlap.CANCEL_OTHER})
 @answers_foreign_arguments("Schedule", SCHEDULE)
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """A workflow that starts by itself, at times that specs say. Declare it in an app's ``schedules.py``.
+    """A workflow or a Django task that starts by itself, at times that specs say.
+
+    Declare it in an app's ``schedules.py``.
 
     Specs are ``cron`` (five fields, such as ``30 2 * * *``), ``every`` with ``offset`` (an interval of elapsed time),
     ``calendar`` (a rule such as ``last working day 18:00``, with ``holidays``) and ``at`` (one-off times). Each is a
     value or a list. Several specs are combined, and a time that two of them have in common is a single slot.
 
     - ``tz`` is the time zone. Naive times (``at``, ``start``, ``end``) are wall-clock times in it.
+    - ``workflow`` is the class of the runs. Instead, ``task`` is a function that ``@task`` has decorated, which is
+      enqueued at each slot. Its ``args`` are a list of positional arguments, or a dict of keyword arguments. For a
+      task, "the run is open" means that the task has not ended, and ``TERMINATE_OTHER`` is refused.
     - ``args`` is the input of the runs, or a function that is decorated with ``@Schedule.arguments_function``. It gets
       the time of the slot, aware and in the schedule's zone, and returns the input.
     - ``holidays`` is a function that is decorated with ``@Schedule.holidays_function``, or its name. It gets a ``date``
@@ -127,7 +133,8 @@ class Schedule:
     """
 
     name: str
-    workflow: type[Startable]
+    workflow: type[Startable] | None = None
+    task: Any = field(default=None, kw_only=True)
     cron: str | Sequence[str] | None = field(default=None, kw_only=True)
     every: Duration | Sequence[Duration] | None = field(default=None, kw_only=True)
     offset: Duration | None = field(default=None, kw_only=True)
@@ -234,17 +241,27 @@ class Schedule:
         Raises ``PayloadError`` for an input that does not fit the class, and ``WorkflowDefinitionError`` if another
         class has been defined under its name.
         """
-        self.workflow.require_registered()
+        if self.workflow is not None:
+            self.workflow.require_registered()
         if problems := self.problems(now):
             raise ScheduleInvalid(f"schedule {quoted(self.name)}: {'; '.join(problems)}")
-        if self.arguments_function_name is None:
+        if self.arguments_function_name is not None:
+            return
+        if self.workflow is None:
+            task_arguments(self.task, self.args)
+        else:
             plain_input(self.workflow, self.args)
 
     def _check_identity(self) -> None:
         check_schedule_name(self.name)
-        if not (isinstance(self.workflow, type) and issubclass(self.workflow, Startable)):
-            raise ScheduleInvalid(f"{quoted(self.workflow)} is not a workflow class")
-        self.workflow.require_registered()
+        if (self.workflow is None) is (self.task is None):
+            raise ScheduleInvalid("give either a workflow class or `task=`, a function that @task has decorated")
+        if self.task is not None and not is_task(self.task):
+            raise ScheduleInvalid(f"task: {quoted(self.task)} is not a Django task: decorate the function with @task")
+        if self.workflow is not None:
+            if not (isinstance(self.workflow, type) and issubclass(self.workflow, Startable)):
+                raise ScheduleInvalid(f"{quoted(self.workflow)} is not a workflow class")
+            self.workflow.require_registered()
         for name in ("max_fires", "pause_after"):
             number = getattr(self, name)
             if number is not None and (type(number) is not int or number < 1):
@@ -298,8 +315,15 @@ def check_template(template: str, overlap: Overlap, workflow: Any, *, name: str,
     """Check the template of the ids of a schedule's runs, without computing slots.
 
     Raises ``ScheduleInvalid`` if it cannot be read, if its ids are no ids of the class ``workflow``, and if it has no
-    ``{slot}`` although two runs can be open at once.
+    ``{slot}`` although two runs can be open at once. A task (``workflow`` None) has no id of its own, and no run that
+    could be terminated.
     """
+    if workflow is None:
+        if overlap is Overlap.TERMINATE_OTHER:
+            raise ScheduleInvalid(
+                "overlap: a task cannot be terminated: use Overlap.CANCEL_OTHER, which asks the task to end"
+            )
+        return
     # Before it is rendered: what `strftime` swallows would stay in the column.
     if not is_name(template):
         raise ScheduleInvalid(f"workflow_id: {quoted(template)} is not a template of 1 to 200 printable characters")
@@ -444,6 +468,29 @@ def plain_input(workflow: type[Startable], args: Any, *, limit: int = codec.MAX_
     codec.convert(plain_args, concrete.definition.args_type, label=label)
     require_readable(args, plain_args, lambda: concrete.definition.args_type, label=label)
     return plain_args
+
+
+def task_arguments(task: Any, args: Any, *, limit: int = codec.MAX_BYTES) -> Any:
+    """Return the arguments of a Django task as plain JSON: a list of positional ones, or a dict of keyword arguments.
+
+    Raises ``PayloadError`` for arguments that are no JSON, do not fit the signature of the task, or are larger than
+    ``limit`` bytes.
+    """
+    label = f"the arguments of {task.module_path}"
+    plain = codec.to_plain([] if args is None else args, label=label, limit=limit)
+    if not isinstance(plain, (list, dict)):
+        raise PayloadError(f"{label} must be a list of positional arguments or a dict of keyword arguments")
+    positional, keywords = split_task_arguments(plain)
+    try:
+        task_signature(task).bind(*positional, **keywords)
+    except TypeError as exc:
+        raise PayloadError(f"{label} do not fit its signature: {exc}") from None
+    return plain
+
+
+def split_task_arguments(args: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Return the positional and the keyword arguments of ``args``, which ``task_arguments`` has checked."""
+    return ([], args) if isinstance(args, dict) else (list(args or ()), {})
 
 
 # --- words ------------------------------------------------------------------------------------------------------------

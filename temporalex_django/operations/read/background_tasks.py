@@ -16,9 +16,9 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from temporalex_django import access
-from temporalex_django.access import VIEW_PAYLOAD, Operation, policy
+from temporalex_django.access import VIEW_PAYLOAD, policy
 from temporalex_django.authoring import django_tasks
-from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.core.names import quoted
 from temporalex_django.db.run_reader import iterate_pages
@@ -29,6 +29,7 @@ from temporalex_django.models.activities import read_progress
 from temporalex_django.models.fields import decode_payload
 from temporalex_django.operations import audit
 from temporalex_django.operations.background_tasks import (
+    VIEW_TASKS,
     attempts_of,
     find_task_row,
     task_id_of,
@@ -38,10 +39,6 @@ from temporalex_django.operations.read.failure_groups import with_faults
 from temporalex_django.operations.read.run_summary import RunStateLoader
 from temporalex_django.present.formatting import format_at
 
-#: About which the access policy is asked before open and ended tasks are shown.
-VIEW_TASKS = tuple(
-    Operation(action="view", permission=f"{APP}.{permission}") for permission in ("view_enqueuedtask", "view_endedtask")
-)
 #: Statuses of tasks that have ended.
 ENDED_STATUSES = frozenset(EndedTask.TaskStatus.values)
 _PAYLOAD_COLUMNS = ("call", "options")

@@ -9,8 +9,10 @@ from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from django.apps import apps
 from django.db import connections
 
+from temporalex_django.authoring import django_tasks
 from temporalex_django.authoring.schedules.functions import ARGUMENTS
 from temporalex_django.authoring.schedules.schedule import (
     Overlap,
@@ -20,6 +22,7 @@ from temporalex_django.authoring.schedules.schedule import (
     parse_overlap,
     plain_input,
     schedule_problems,
+    task_arguments,
 )
 from temporalex_django.authoring.schedules.slots import DEFAULT_TEMPLATE, TimeTable
 from temporalex_django.authoring.schedules.specs import Spec, parse_specs, parse_time, specs_from_json, specs_to_json
@@ -46,21 +49,23 @@ _MAX_NUMBER = 2**31 - 1
 #: Columns whose change begins the position of the schedule anew.
 TIME_COLUMNS = ("specs", "tz", "dst_gap", "dst_fold", "start", "end")
 #: Columns whose change makes a person the starter of the runs.
-RUN_COLUMNS = ("workflow", "args", "arguments_function", "overlap")
+RUN_COLUMNS = ("workflow", "task", "args", "arguments_function", "overlap")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleDefinition:
-    """The definition of a schedule: when it fires, and which runs it starts.
+    """The definition of a schedule: when it fires, and which runs it starts, or which task it enqueues.
 
-    ``workflow`` is the name of the class, and ``tz`` the name of the time zone. ``args`` is the input of the runs; the
+    ``workflow`` is the name of the class, ``task`` the dotted path of a task, and ``tz`` the name of the time zone. One
+    of the first two is empty. ``args`` is the input of the runs; the
     constant ``KEPT`` keeps the input that is stored. ``arguments_function`` names a registered function that makes the
     input instead. ``workflow_id`` is the template of their ids. Naive times are wall-clock times of the zone.
     """
 
     name: str
-    workflow: str
     specs: Sequence[Spec]
+    workflow: str = ""
+    task: str = ""
     tz: str = "UTC"
     args: Any = None
     arguments_function: str = ""
@@ -81,12 +86,17 @@ class ScheduleDefinition:
 
         Raises ``WorkflowDefinitionError`` if another class has been defined under the name of its class.
         """
-        schedule.workflow.require_registered()
+        target = {"workflow": "", "task": ""}
+        if schedule.workflow is None:
+            target["task"] = schedule.task.module_path
+        else:
+            schedule.workflow.require_registered()
+            target["workflow"] = schedule.workflow.name
         values = {field.name: getattr(schedule, field.name) for field in fields(cls)}
         args, function = values["args"], schedule.arguments_function_name or ""
         if function:
             args = None
-        return cls(**{**values, "workflow": schedule.workflow.name, "args": args, "arguments_function": function})
+        return cls(**{**values, **target, "args": args, "arguments_function": function})
 
     def table(self) -> TimeTable:
         """Return the time table, which computes the times at which the schedule fires.
@@ -95,8 +105,20 @@ class ScheduleDefinition:
         """
         return TimeTable(tuple(self.specs), self.tz, self.start, self.end, self.dst_gap, self.dst_fold)  # type: ignore[arg-type] # checked there
 
-    def workflow_class(self) -> type[Startable]:
-        """Return the class of the runs. Raises ``UnknownWorkflow`` if this process does not have it."""
+    def workflow_class(self) -> type[Startable] | None:
+        """Return the class of the runs; None for a task.
+
+        Raises ``UnknownWorkflow`` if this process does not have it, and ``ScheduleInvalid`` for a task that a schedule
+        cannot enqueue, and for a definition with both or neither.
+        """
+        if bool(self.workflow) is bool(self.task):
+            raise ScheduleInvalid(f"schedule {self.name!r}: give either a workflow or a task")
+        if self.task:
+            # The path may come from a person: no module outside of the project is imported for it.
+            if self.task not in django_tasks.defined_paths and apps.get_containing_app_config(self.task) is None:
+                raise ScheduleInvalid(f"task: there is no Django task {self.task!r} in an installed app")
+            django_tasks.find_scheduled(self.task)
+            return None
         return host().find_workflow(self.workflow)
 
     def check(self, now: datetime) -> None:
@@ -149,9 +171,15 @@ class ScheduleDefinition:
                 problems.append(f"{name}: {number!r} must be a whole number from 1 to {_MAX_NUMBER:,}, or empty")
         return problems
 
-    def plain_args(self, workflow: type[Startable]) -> Any:
-        """Return the input of the runs as plain JSON types. Raises ``PayloadError`` if it does not fit the class."""
-        return plain_input(workflow, self.args, limit=get_settings().MAX_PAYLOAD_BYTES)
+    def plain_args(self, workflow: type[Startable] | None) -> Any:
+        """Return the input of the runs, or the arguments of the task, as plain JSON types.
+
+        Raises ``PayloadError`` if it does not fit the class or the signature.
+        """
+        limit = get_settings().MAX_PAYLOAD_BYTES
+        if workflow is None:
+            return task_arguments(django_tasks.find_scheduled(self.task), self.args, limit=limit)
+        return plain_input(workflow, self.args, limit=limit)
 
     def columns(self) -> dict[str, Any]:
         """Return the values for the columns of ``Schedule``, by name.

@@ -19,9 +19,10 @@ from temporalex_django.authoring.schedules.schedule import specs_in_words
 from temporalex_django.authoring.schedules.specs import specs_from_json
 from temporalex_django.engine.schedules import Backfill, SlotCause, SlotOutcome, SlotReason, SlotRecord
 from temporalex_django.errors import ActionNotPermitted, ScheduleInvalid
-from temporalex_django.models import Chain, Instance, Schedule, ScheduleSlot
+from temporalex_django.models import Chain, EndedTask, EnqueuedTask, Instance, Schedule, ScheduleSlot
 from temporalex_django.models.fields import decode_payload
 from temporalex_django.operations import audit
+from temporalex_django.operations.background_tasks import VIEW_TASKS
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.fleet.stats import LiveWorkers
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
@@ -44,8 +45,8 @@ class SlotDescription:
     """A slot of a schedule (a time at which it fires) with its outcome, as one user sees it.
 
     The fields are those of ``SlotRecord``. ``run_id`` is the run to link to: the one that the slot started, or the one
-    in the way of a skipped slot. It is None if there is none, or if the user may not see it. ``status`` is the status
-    of that run, "blocked" if it is, or None.
+    in the way of a skipped slot. It is None if there is none, or if the user may not see it. ``task_id`` is the same
+    for a schedule that enqueues a task. ``status`` is the status of that run or task, "blocked" if it is, or None.
     """
 
     at: datetime
@@ -55,6 +56,7 @@ class SlotDescription:
     decided_at: datetime
     workflow_id: str
     run_id: str | None
+    task_id: str | None
     status: str | None
     error_code: str
     error: str
@@ -75,6 +77,7 @@ class ScheduleDescription:
 
     name: str
     workflow: str
+    task: str
     owner: str
     module: str
     description: str
@@ -199,7 +202,27 @@ def describe_slots(slots: Iterable[ScheduleSlot], user: Person | None, *, alias:
     runs = {
         run.chain_id: run for run in visible_runs.filter(pk__in=current).only("pk", "chain_id", "status", "blocked")
     }
-    return [_describe_slot(slot_of(row), slot_of(in_the_way.get(row.pk, row)), runs, sees_all=sees_all) for row in rows]
+    task_ids = [row.run_id for row in (*rows, *in_the_way.values()) if row.chain_id is None and row.run_id is not None]
+    tasks = _task_states(task_ids, user, alias=alias) if task_ids else {}
+    return [
+        _describe_slot(slot_of(row), slot_of(in_the_way.get(row.pk, row)), runs, tasks, sees_all=sees_all)
+        for row in rows
+    ]
+
+
+def _task_states(task_ids: Sequence[Any], user: Person | None, *, alias: str) -> dict[Any, str]:
+    """Return the statuses of those tasks that the user may see, by id. Two reads, or none."""
+    if user is not None and not all(access.policy().allows(user, operation) for operation in VIEW_TASKS):
+        return {}
+    open_tasks = access.tasks_for(user, EnqueuedTask, alias=alias).filter(run_id__in=task_ids)
+    ended_tasks = access.tasks_for(user, EndedTask, alias=alias).filter(pk__in=task_ids)
+    return {
+        **{
+            task_id: "READY" if owner is None else "RUNNING"
+            for task_id, owner in open_tasks.values_list("run_id", "owner")
+        },
+        **dict(ended_tasks.values_list("pk", "status")),
+    }
 
 
 def open_slots_before(rows: Iterable[ScheduleSlot], *, alias: str) -> dict[int, ScheduleSlot]:
@@ -222,11 +245,13 @@ def open_slots_before(rows: Iterable[ScheduleSlot], *, alias: str) -> dict[int, 
 
 
 def _describe_slot(
-    slot: SlotRecord, with_run: SlotRecord, runs: dict[Any, Instance], *, sees_all: bool
+    slot: SlotRecord, with_run: SlotRecord, runs: dict[Any, Instance], tasks: dict[Any, str], *, sees_all: bool
 ) -> SlotDescription:
     """Describe a slot; ``with_run`` is the slot whose run it shows, nearly always itself."""
     run = runs.get(with_run.chain_id)
-    run_id = status = None
+    run_id = status = task_id = None
+    if with_run.chain_id is None and with_run.run_id in tasks:
+        task_id, status = str(with_run.run_id), tasks[with_run.run_id]
     # The run of a slot may have been deleted; its id is of use then, too.
     workflow_id = with_run.workflow_id if sees_all else ""
     if run is not None:
@@ -242,6 +267,7 @@ def _describe_slot(
         decided_at=slot.decided_at,
         workflow_id=workflow_id,
         run_id=run_id,
+        task_id=task_id,
         status=status,
         error_code=slot.error_code,
         error=slot.error,
@@ -294,7 +320,7 @@ def may_view_args(row: Schedule, user: Person | None) -> bool:
     """
     if user is None:
         return True
-    paths = redacted_paths_of(row.workflow)
+    paths = () if row.task else redacted_paths_of(row.workflow)
     # Paths begin at payloads of runs. An input of which a part is hidden there is hidden here as a whole.
     return paths is not None and not paths and access.policy().allows(user, access.VIEW_PAYLOAD)
 
@@ -380,7 +406,14 @@ def load_schedule_problems(
 def _problem(
     kind: str, row: Schedule, *, count: int = 1, since: datetime | None = None, detail: str = ""
 ) -> ScheduleProblem:
-    return ScheduleProblem(kind=kind, schedule=row.name, workflow=row.workflow, count=count, since=since, detail=detail)  # type: ignore[arg-type] # one of the kinds
+    return ScheduleProblem(
+        kind=kind,  # type: ignore[arg-type] # one of the kinds
+        schedule=row.name,
+        workflow=row.workflow or row.task,
+        count=count,
+        since=since,
+        detail=detail,
+    )
 
 
 def _overdue(rows: QuerySet[Schedule], now: datetime) -> Iterator[ScheduleProblem]:
@@ -397,7 +430,9 @@ def _ahead(rows: QuerySet[Schedule], now: datetime) -> Iterator[ScheduleProblem]
 
 def _without_code(rows: QuerySet[Schedule], live: LiveWorkers) -> Iterator[ScheduleProblem]:
     """Yield a problem for each class that this process lacks, or whose runs no live worker can take."""
-    groups = rows.order_by("workflow").values("workflow").annotate(count=Count("pk"), example=Min("name"))
+    groups = (
+        rows.filter(task="").order_by("workflow").values("workflow").annotate(count=Count("pk"), example=Min("name"))
+    )
     for group in groups[:_LIMIT]:
         about = {"schedule": group["example"], "workflow": group["workflow"], "count": group["count"]}
         startable = workflows.find_or_none(group["workflow"])
@@ -484,7 +519,7 @@ def _stall(alias: str, row: Schedule, runs: QuerySet[Instance] | None) -> Schedu
     return ScheduleProblem(
         kind="stalled",
         schedule=row.name,
-        workflow=row.workflow,
+        workflow=row.workflow or row.task,
         count=figures["count"],
         since=figures["since"],
         run="" if run is None else run.workflow_id,
@@ -507,12 +542,18 @@ STATES: dict[str, Q] = {
 
 
 def filter_schedules(
-    schedules: QuerySet[Schedule], *, owner: str = "", state: str = "", workflow: str = "", search: str = ""
+    schedules: QuerySet[Schedule],
+    *,
+    owner: str = "",
+    state: str = "",
+    workflow: str = "",
+    task: str = "",
+    search: str = "",
 ) -> QuerySet[Schedule]:
     """Return the schedules for which all filters hold; an empty filter restricts nothing.
 
-    ``owner`` is ``code`` or ``people``, and ``state`` one of ``STATES``. ``workflow`` is the name of the class, and
-    ``search`` a part of the name of the schedule, in any case.
+    ``owner`` is ``code`` or ``people``, and ``state`` one of ``STATES``. ``workflow`` is the name of the class,
+    ``task`` the path of the task, and ``search`` a part of the name of the schedule, in any case.
     """
     if owner:
         schedules = schedules.filter(owner=owner)
@@ -520,6 +561,8 @@ def filter_schedules(
         schedules = schedules.filter(STATES[state])
     if workflow:
         schedules = schedules.filter(workflow=workflow)
+    if task:
+        schedules = schedules.filter(task=task)
     if search:
         schedules = schedules.filter(name__icontains=search)
     return schedules

@@ -32,13 +32,15 @@ from temporalex_django.errors import (
     ScheduleInvalid,
     UpdateTimeout,
 )
-from temporalex_django.models import Schedule, ScheduleSlot
+from temporalex_django.models import EnqueuedTask, Schedule, ScheduleSlot
 from temporalex_django.operations import audit
 from temporalex_django.operations.schedules.store import (
     DatabaseScheduleStore,
     Prepared,
     SlotInterrupted,
+    TaskMissing,
     load_stores,
+    missing_tasks,
     save_stores,
 )
 from temporalex_django.telemetry import definitions
@@ -93,9 +95,12 @@ def _due_schedules(storage: DjangoStorage) -> tuple[QuerySet[Schedule], QuerySet
     """
     now: Any = Now() if storage.clock is None else Value(storage.now())
     names = [name for name, _ in workflows.named_classes()]
-    has_code = Q(workflow__in=names, arguments_function__in=["", *ARGUMENTS.names()])
+    has_code = Q(workflow__in=["", *names], arguments_function__in=["", *ARGUMENTS.names()])
+    has_code &= ~Q(task__in=[*missing_tasks])
     is_overdue = Q(next_at__lte=now - timedelta(seconds=policy.SCHEDULE_CODE_WAIT))
-    open_runs = ScheduleSlot.objects.filter(schedule=OuterRef("pk"), running=True, chain__closed=False)
+    running_slots = ScheduleSlot.objects.filter(schedule=OuterRef("pk"), running=True)
+    open_tasks = EnqueuedTask.objects.filter(run_id=OuterRef("run_id"))
+    open_runs = running_slots.filter(Q(chain__closed=False) | Exists(open_tasks))
     schedules = Schedule.objects.using(storage.alias)
     waits_long = ScheduleSlot.objects.filter(
         schedule=OuterRef("pk"),
@@ -139,6 +144,9 @@ def fire_schedule(key: int, storage: DjangoStorage) -> bool:
                 return _fire_step([key], storage, prepared)
         except SlotInterrupted as interruption:
             prepared[interruption.key] = interruption.prepare()
+        except TaskMissing as exc:
+            logger.info("a schedule is left to workers that have its task: %s", exc)
+            return False
         except UpdateTimeout as exc:
             logger.info("a schedule is waiting for a run that is busy: %s", exc)
             return False

@@ -33,6 +33,7 @@ from temporalex_django.errors import (
     ScheduleNotFound,
 )
 from temporalex_django.models import Schedule, ScheduleSlot
+from temporalex_django.operations.background_tasks import RetryTask
 from temporalex_django.operations.base import CODE, Action, Actor
 from temporalex_django.operations.runs.control import Cancel, Terminate
 from temporalex_django.operations.runs.start import require_start_permission
@@ -101,8 +102,12 @@ def require_run_access(by: Actor, workflow: Any, overlap: str, *, alias: str) ->
     """Raise ``ActionNotPermitted`` unless the actor may do what the schedule would do.
 
     They must be allowed to start runs of the class ``workflow`` and, if the overlap policy ``overlap`` cancels or
-    terminates the run before, to do that too.
+    terminates the run before, to do that too. For a task (``workflow`` None), they must be allowed to operate tasks.
     """
+    if workflow is None:
+        operation = Operation(action=RetryTask.name, permission=f"{APP}.{RetryTask.permission}")
+        access.require_access(by.user, operation, alias=alias)
+        return
     require_start_permission(by, workflow, alias=alias)
     stopping = _STOPPING.get(Schedule.OverlapPolicy(overlap))
     if stopping is not None:
@@ -161,8 +166,11 @@ class ScheduleAction(Action[T]):
 
 
 def require_workflow(row: Schedule) -> Any:
-    """Return the class of the runs of a schedule. Raises ``UnknownWorkflow`` if this process does not have it."""
-    return host().find_workflow(row.workflow)
+    """Return the class of the runs of a schedule, or None if it enqueues a task.
+
+    Raises ``UnknownWorkflow`` if this process does not have the class.
+    """
+    return None if row.task else host().find_workflow(row.workflow)
 
 
 # --- pause ------------------------------------------------------------------------------------------------------------

@@ -64,11 +64,12 @@ class SaveSchedule(ScheduleAction[Schedule]):
             workflow = self.definition.workflow_class()
             require_run_access(self.by, workflow, self.definition.overlap, alias=self.storage.alias)
             # As at each fire: nobody schedules a class that they could not start, such as an internal one.
-            require_start_access(self.by, workflow.choose(None, {}), alias=self.storage.alias)
+            if workflow is not None:
+                require_start_access(self.by, workflow.choose(None, {}), alias=self.storage.alias)
 
     @property
     def workflow_name(self) -> str | None:
-        return self.definition.workflow
+        return self.definition.workflow or None
 
     def perform(self) -> Schedule:
         now = self.now()
@@ -86,7 +87,7 @@ class SaveSchedule(ScheduleAction[Schedule]):
                 row.editor_id = getattr(self.by.user, "pk", None)
                 row.editor_name = self.actor_name
             sender = self.by.sender
-            edits_run = not {*changed}.isdisjoint((*TIME_COLUMNS, "workflow", "args", "arguments_function"))
+            edits_run = not {*changed}.isdisjoint((*TIME_COLUMNS, *RUN_COLUMNS[:-1]))
             if sender is not None and edits_run and sender.key not in row.editors:
                 row.editors = [*row.editors, sender.key]
             self._write(row)
@@ -105,9 +106,11 @@ class SaveSchedule(ScheduleAction[Schedule]):
             )
         # The class says which parts of an input are hidden, so an input must not get to another class unseen.
         is_kept = self.definition.args is KEPT and not self.definition.arguments_function
-        if is_kept and (row.workflow != self.definition.workflow or row.arguments_function):
+        is_same = (row.workflow, row.task) == (self.definition.workflow, self.definition.task)
+        if is_kept and (not is_same or row.arguments_function):
             raise ScheduleInvalid(
-                f"schedule {quoted(row.name)}: give its input in `args`, because the stored one was made for {row.workflow}"
+                f"schedule {quoted(row.name)}: give its input in `args`, because the stored one was made for "
+                f"{row.workflow or row.task}"
             )
 
     def _new_row(self) -> Schedule:

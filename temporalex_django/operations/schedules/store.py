@@ -6,7 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 from uuid import UUID
@@ -16,15 +16,17 @@ from django.db import Error as DatabaseError
 from django.db.models import Q, QuerySet
 
 from temporalex_django import access
+from temporalex_django.authoring import django_tasks
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.authoring.requests import StartRequest
-from temporalex_django.authoring.schedules.schedule import Overlap
+from temporalex_django.authoring.schedules.schedule import Overlap, split_task_arguments, task_arguments
 from temporalex_django.authoring.schedules.slots import DstFold, DstGap, TimeTable
 from temporalex_django.authoring.schedules.specs import specs_from_json
 from temporalex_django.backends.host import host
 from temporalex_django.conf import codec
 from temporalex_django.core.failures import error_line
 from temporalex_django.db.storage import DjangoStorage, insert_slots, write_states
+from temporalex_django.engine import policy
 from temporalex_django.engine.schedules import (
     Backfill,
     RunningSlot,
@@ -39,14 +41,17 @@ from temporalex_django.engine.schedules import (
 )
 from temporalex_django.errors import (
     ActionNotPermitted,
+    ActionNotPossible,
     ScheduleInvalid,
+    TaskNotFound,
     TemporalexError,
     UpdateTimeout,
     WorkflowClosed,
     WorkflowNotFound,
 )
-from temporalex_django.models import Instance, Schedule, ScheduleSlot
+from temporalex_django.models import EndedTask, EnqueuedTask, Instance, Schedule, ScheduleSlot
 from temporalex_django.models.fields import unreadable_columns
+from temporalex_django.operations.background_tasks import CancelTask, RetryTask
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.operations.runs.control import Cancel, Terminate
@@ -61,6 +66,8 @@ logger = logging.getLogger("temporalex_django.operations")
 #: The interface that audit rows name for what a schedule does.
 SOURCE = "schedule"
 MANAGE = access.Operation(action="manage_schedule", permission=f"{APP}.manage_schedule")
+#: Statuses of ended tasks as those of runs, by which the failures of a schedule are counted.
+RUN_STATUSES = {"SUCCESSFUL": "completed", "FAILED": "failed", "CANCELLED": "cancelled"}
 #: The status of a run that no longer exists.
 _DELETED = "deleted"
 
@@ -109,6 +116,12 @@ class StartRefused(SlotInterrupted):
         return self._failure
 
 
+class TaskMissing(Exception):
+    """Raised in the transaction that fires a slot, if this process lacks the task and another may have it."""
+
+
+#: Tasks that schedules name and that this process lacks. Other workers fire these schedules.
+missing_tasks: set[str] = set()
 #: What is known about slots before their transaction, by the primary key of the schedule and the time of the slot.
 Prepared = Mapping[tuple[int, datetime], Any | SlotFailure]
 
@@ -118,7 +131,8 @@ class DatabaseScheduleStore:
 
     A slot is a time to fire, with its outcome. ``slots`` has the slots whose runs are open or that wait, with their
     chains, and the slot at the next time, if it has a row. ``statuses`` has the status of the closed runs among them,
-    by chain. ``prepared`` has inputs and failures that were computed before the transaction.
+    by chain, and that of each task by its id (None: it has not ended). ``prepared`` has inputs and failures that were
+    computed before the transaction.
 
     ``start`` and ``stop_run`` raise ``SlotInterrupted``, and ``UpdateTimeout`` for a run that is busy. The transaction
     has to be rolled back after both.
@@ -131,7 +145,7 @@ class DatabaseScheduleStore:
         storage: DjangoStorage,
         *,
         slots: Sequence[ScheduleSlot],
-        statuses: Mapping[UUID, str],
+        statuses: Mapping[UUID, str | None],
         prepared: Prepared,
     ) -> None:
         self.state = state
@@ -181,6 +195,8 @@ class DatabaseScheduleStore:
         return [RunningSlot(slot=slot_of(row), closed_as=self._closed_as(row)) for row in rows]
 
     def _closed_as(self, row: ScheduleSlot) -> str | None:
+        if self._row.task:
+            return self._statuses.get(cast("UUID", row.run_id), _DELETED)
         if is_open(row):
             return None
         return self._statuses.get(cast("UUID", row.chain_id), _DELETED)
@@ -206,6 +222,8 @@ class DatabaseScheduleStore:
         if (failure := self.check_start(schedule, at)) is not None:
             return failure
         prepared = self._prepared.get((schedule.id, at), schedule.args)
+        if schedule.task:
+            return self._enqueue(schedule, slot, prepared)
         try:
             by = self._actor()
             request = StartRequest(
@@ -223,7 +241,47 @@ class DatabaseScheduleStore:
         host().record_start(target.chain_id, request.workflow)
         return SlotStart(chain_id=target.chain_id, run_id=target.run_id, workflow_id=target.workflow_id)
 
+    def _enqueue(self, schedule: ScheduleState, slot: SlotRecord, args: Any) -> SlotStart:
+        try:
+            if (by := self._actor()).user is not None:
+                operation = access.Operation(action=RetryTask.name, permission=f"{APP}.{RetryTask.permission}")
+                access.require_access(by.user, operation, alias=self._storage.alias)
+            task = self._find_task(schedule.task, slot)
+            positional, keywords = split_task_arguments(task_arguments(task, args))
+            result = task.enqueue(*positional, **keywords)
+        except TaskMissing:
+            raise
+        except Exception as exc:
+            raise StartRefused(schedule, slot.at, self._failure(exc, "enqueue")) from exc
+        return SlotStart(chain_id=None, run_id=UUID(str(result.id)), workflow_id="")
+
+    def _find_task(self, path: str, slot: SlotRecord) -> Any:
+        """Return the task. Raises ``TaskMissing`` if another worker may have its code, and ``ScheduleInvalid``."""
+        try:
+            return django_tasks.find_scheduled(path)
+        except ScheduleInvalid as exc:
+            # An environment has no other worker.
+            is_alone = slot.cause is SlotCause.TRIGGER or self._storage.clock is not None
+            if is_alone or self._storage.now() - slot.at >= timedelta(seconds=policy.SCHEDULE_CODE_WAIT):
+                raise
+            missing_tasks.add(path)
+            raise TaskMissing(str(exc)) from exc
+
+    def _cancel_task(self, slot: SlotRecord, reason: str) -> SlotFailure | None:
+        try:
+            with self._storage.savepoint():
+                CancelTask(str(slot.run_id), reason=reason, by=self._actor()).execute()
+        except UpdateTimeout:
+            raise
+        except (ActionNotPossible, TaskNotFound):
+            return None  # it has ended meanwhile, or was asked to, which is all that was wanted
+        except Exception as exc:  # noqa: BLE001 - as above
+            return self._failure(exc, CancelTask.name)
+        return None
+
     def stop_run(self, schedule: ScheduleState, slot: SlotRecord, *, terminate: bool) -> SlotFailure | None:
+        if schedule.task:
+            return self._cancel_task(slot, f"the schedule {schedule.name} enqueues its next task")
         assert slot.chain_id is not None
         operation: type[OperatorRunAction[None]] = Cancel
         if terminate:
@@ -300,11 +358,14 @@ def load_stores(rows: Sequence[Schedule], storage: DjangoStorage, *, prepared: P
     # Two statements, each by an index: a schedule may have a hundred thousand slots.
     undecided = slots.filter(Q(running=True) | Q(outcome=SlotOutcome.WAITING)).select_related("chain")
     loaded_slots = [*undecided, *slots.filter(at__in=instants, running=False).exclude(outcome=SlotOutcome.WAITING)]
-    closed_chains = [slot.chain_id for slot in loaded_slots if slot.running and not is_open(slot)]
-    statuses: dict[UUID, str] = {}
+    task_ids = [slot.run_id for slot in loaded_slots if slot.running and slot.chain_id is None]
+    closed_chains = [
+        slot.chain_id for slot in loaded_slots if slot.running and slot.chain_id is not None and not is_open(slot)
+    ]
+    statuses: dict[UUID, str | None] = {} if not task_ids else _task_statuses(task_ids, storage)
     if closed_chains:
         runs = Instance.objects.using(storage.alias).filter(current_of__in=closed_chains)
-        statuses = dict(runs.values_list("chain_id", "status"))
+        statuses.update(runs.values_list("chain_id", "status"))
     by_schedule: dict[int, list[ScheduleSlot]] = {row.pk: [] for row in rows}
     for slot in loaded_slots:
         by_schedule[slot.schedule_id].append(slot)
@@ -314,6 +375,15 @@ def load_stores(rows: Sequence[Schedule], storage: DjangoStorage, *, prepared: P
         )
         for row in rows
     ]
+
+
+def _task_statuses(task_ids: Sequence[Any], storage: DjangoStorage) -> dict[UUID, str | None]:
+    """Return the status of each task that exists, as the status of a run; None if it has not ended. Two reads."""
+    open_tasks = EnqueuedTask.objects.using(storage.alias).filter(run_id__in=task_ids).values_list("run_id", flat=True)
+    statuses: dict[UUID, str | None] = dict.fromkeys(open_tasks)
+    ended_tasks = EndedTask.objects.using(storage.alias).filter(pk__in=task_ids).values_list("pk", "status")
+    statuses.update((task_id, RUN_STATUSES[status]) for task_id, status in ended_tasks)
+    return statuses
 
 
 def _next_instant(state: ScheduleState) -> datetime | None:

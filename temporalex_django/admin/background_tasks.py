@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from functools import partial
+from itertools import islice
 from typing import Any, cast
 from urllib.parse import urlencode
 from uuid import UUID, uuid4
 
 from django import forms
 from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
@@ -45,14 +48,15 @@ from temporalex_django.models import BulkJob, EndedTask, EnqueuedTask, Instance
 from temporalex_django.models.fields import decode_payload
 from temporalex_django.operations import audit
 from temporalex_django.operations.background_tasks import (
-    TASK_ACTIONS,
     CancelTask,
     Requeue,
     RetryTask,
     RunTaskNow,
     TaskAction,
     attempts_of,
+    find_task_row,
     named_queues,
+    parse_id,
     task_id_of,
 )
 from temporalex_django.operations.base import storage
@@ -62,6 +66,7 @@ from temporalex_django.operations.read.background_tasks import (
     TaskFilter,
     TaskRow,
     describe_tasks,
+    require_view,
     task_rows,
 )
 from temporalex_django.operations.read.failure_groups import task_failure_groups
@@ -74,8 +79,8 @@ _BADGES = {
     "CANCELLED": "cancelled",
     "SUCCESSFUL": "completed",
 }
-#: Tasks that the preview of a bulk job names.
-_NAMED = 10
+#: Tasks that the preview of a bulk job names, and rows that it reads with one statement.
+_NAMED, _PREVIEW_SIZE = 10, 500
 _FILTERS = ("status", "queue", "task", "cause")
 _IDS = "ids"
 
@@ -123,7 +128,7 @@ class PathFilter(_TextFilter):
     parameter_name = "task"
 
 
-class CauseFilter(_TextFilter):
+class TaskCauseFilter(_TextFilter):
     """List filter by the cause of a failure, with those of its group."""
 
     title = _("cause")
@@ -159,13 +164,12 @@ def _preview_action(action_class: type[TaskAction]) -> Any:
     """Return an action of a list which leads to the preview of a bulk job over the selected tasks."""
 
     def show_preview(model_admin: Any, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse:
-        column = "pk" if model_admin.model is EndedTask else "run_id"
-        limit = get_settings().BULK_LIMIT + 1
-        ids = map(str, queryset.order_by("-id").values_list(column, flat=True)[:limit])
-        return cast("HttpResponse", model_admin.bulk_page(request, action_class, ids))
+        return HttpResponseRedirect(model_admin.preview_address(request, action_class, queryset))
 
     show_preview.__name__ = action_class.name
-    return admin.action(show_preview, description=cast("Any", action_class.label), permissions=["start_bulk"])
+    show_preview.short_description = action_class.label  # type: ignore[attr-defined] # as Django documents it
+    show_preview.allowed_permissions = ("start_bulk",)  # type: ignore[attr-defined] # as above
+    return show_preview
 
 
 class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
@@ -236,9 +240,9 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
                 "label": action.label,
                 "effect": action.effect,
                 "destructive": action.destructive,
-                "form": (RequeueForm if action is Requeue else ReasonForm)(auto_id=f"id_{action.name}_%s"),
+                "form": _form_of(action)(auto_id=f"id_{action.name}_%s"),
                 "attempts": attempts_of(row),
-                "address": self._address("operate", row.pk, action.name),
+                "address": self._address(action.name, row.pk),
             }
             for action in self.operations
             if action.why_not(row) is None
@@ -267,34 +271,32 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
 
         The order matters: Django's last pattern matches every URL.
         """
-        site, name = self.admin_site, f"temporalex_django_{self.opts.model_name}"
-        return [
-            path("bulk/<str:action>/", site.admin_view(self.bulk_view), name=f"{name}_bulk"),
-            path("<str:pk>/operate/<str:action>/", site.admin_view(self.operate_view), name=f"{name}_operate"),
-            *super().get_urls(),
-        ]  # fmt: skip
+        site, base = self.admin_site, f"temporalex_django_{self.opts.model_name}"
+        own = []
+        for action in self.operations:
+            bulk = site.admin_view(partial(self.bulk_view, action_class=action))
+            operate = site.admin_view(partial(self.operate_view, action_class=action))
+            own += [
+                path(f"bulk/{action.name}/", bulk, name=f"{base}_bulk_{action.name}"),
+                path(f"<path:object_id>/{action.name}/", operate, name=f"{base}_{action.name}"),
+            ]
+        return [*own, *super().get_urls()]
 
-    def operate_view(self, request: HttpRequest, pk: str, action: str) -> HttpResponse:
+    def operate_view(self, request: HttpRequest, object_id: str, *, action_class: type[TaskAction]) -> HttpResponse:
         """Perform an operation on the task on a POST. The page of the task shows a refusal."""
-        action_class = TASK_ACTIONS.get(action)
-        if request.method != "POST" or action_class is None:
+        if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
-        row: Any = self.get_queryset(request).filter(pk=pk).first() if _is_key(self.model, pk) else None
+        row: Any = self.get_object(request, unquote(object_id))
         if row is None:
-            return self._get_obj_does_not_exist_redirect(request, self.opts, pk)  # type: ignore[attr-defined,no-any-return]
-        task_id = task_id_of(row)
-        form = (RequeueForm if action_class is Requeue else ReasonForm)(request.POST)
+            return self._get_obj_does_not_exist_redirect(request, self.opts, object_id)  # type: ignore[attr-defined,no-any-return]
+        task_id, attempts = task_id_of(row), request.POST.get("attempts", "")
+        form = _form_of(action_class)(request.POST)
         if not form.is_valid():
             messages.error(request, " ".join(str(text) for errors in form.errors.values() for text in errors))
             return HttpResponseRedirect(self._task_address(task_id))
-        inputs = {
-            name: value for name, value in form.cleaned_data.items() if value not in ("", None) or name == "reason"
-        }
-        seen = request.POST.get("attempts", "")
+        seen = int(attempts) if attempts.isascii() and attempts.isdecimal() else None
         try:
-            action_class(
-                task_id, by=actor_of(request), attempts=int(seen) if seen.isdecimal() else None, **inputs
-            ).execute()
+            action_class(task_id, by=actor_of(request), attempts=seen, **_inputs_of(form)).execute()
         except ActionNotPermitted as exc:
             raise PermissionDenied(str(exc)) from exc
         except TemporalexError as exc:
@@ -333,7 +335,7 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
                     "group": group,
                     "tasks": f"?{urlencode(filters)}",
                     "action": action.label,
-                    "address": f"{self._address('bulk', action.name)}?{urlencode(filters)}" if may_operate else None,
+                    "address": f"{self._address(f'bulk_{action.name}')}?{urlencode(filters)}" if may_operate else None,
                 }
             )
         return rows
@@ -343,72 +345,75 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
         operation = Operation(action=StartTaskBulk.name, permission=f"{APP}.{StartTaskBulk.permission}")
         return self.may_operate(request) and policy().allows(user_of(request), operation)
 
-    def bulk_view(self, request: HttpRequest, action: str) -> HttpResponse:
+    def bulk_view(self, request: HttpRequest, *, action_class: type[TaskAction]) -> HttpResponse:
         """Show a preview of a bulk job over tasks, and start the job on a POST.
 
-        The parameters of the URL are a filter. The ids of a selection come in the body.
+        The parameters of the URL are a filter, or the ids of the tasks.
         """
-        action_class = TASK_ACTIONS.get(action)
-        if action_class is None:
-            return HttpResponseNotAllowed([])
         if not self.may_start_bulk(request):
             refuse(request, StartTaskBulk.name, gettext("You may not start bulk jobs over background tasks."))
-        return self.bulk_page(request, action_class, request.POST.getlist(_IDS))
-
-    def bulk_page(self, request: HttpRequest, action_class: type[TaskAction], ids: Iterable[str]) -> HttpResponse:
-        """Return the preview of a bulk job over the tasks with these ids, or of the filter in the URL.
-
-        If the preview was confirmed, start the job and redirect to its page.
-        """
-        filters, selected = _filter_of(request.GET), [*ids]
-        form_class = RequeueForm if action_class is Requeue else ReasonForm
-        is_confirmed = "confirm" in request.POST
-        form = form_class(request.POST if is_confirmed else None)
-        why_not = "" if selected or filters != TaskFilter() else gettext("Select tasks, or choose a filter first.")
-        if is_confirmed and not why_not and form.is_valid():
-            inputs = {
-                name: value for name, value in form.cleaned_data.items() if value not in ("", None) or name == "reason"
-            }
+        try:
+            require_view(user_of(request))
+        except ActionNotPermitted as exc:
+            raise PermissionDenied(str(exc)) from exc
+        form, refusal = _form_of(action_class)(request.POST if request.method == "POST" else None), ""
+        selection = _selection_of(request.GET)
+        if request.method == "POST" and form.is_valid():
             token = request.POST.get("token") or None
+            start = partial(StartTaskBulk, action_class.name, tasks=selection, token=token, by=actor_of(request))
             try:
-                job = StartTaskBulk(
-                    action_class.name, tasks=selected or filters, token=token, by=actor_of(request), **inputs
-                ).execute()
-            except ActionNotPermitted as exc:
-                raise PermissionDenied(str(exc)) from exc
+                return self._job_response(request, start(**_inputs_of(form)).execute())
             except TemporalexError as exc:
-                why_not = exc.message
-            else:
-                return self._job_response(request, job)
-        rows = [] if why_not else self._previewed(request, filters, selected)
-        count, limit = len(rows), get_settings().BULK_LIMIT
+                refusal = exc.message
+        return self._preview(request, action_class, form, selection, refusal=refusal)
+
+    def _preview(
+        self,
+        request: HttpRequest,
+        action_class: type[TaskAction],
+        form: ReasonForm,
+        selection: TaskFilter | list[str],
+        *,
+        refusal: str,
+    ) -> HttpResponse:
+        limit, user = get_settings().BULK_LIMIT, user_of(request)
+        if selection == TaskFilter():
+            rows, refusal = [], refusal or gettext("Select tasks, or choose a filter first.")
+        elif isinstance(selection, TaskFilter):
+            rows = [*islice(task_rows(selection, user, size=_PREVIEW_SIZE), limit + 1)]
+        else:
+            rows = [row for task in selection if (row := find_task_row(task, user)) is not None]
+        count = min(len(rows), limit)
         context = {
             **self.admin_site.each_context(request),
-            "title": f"{action_class.label}: {count_text(action_class.name, min(count, limit))}",
+            "title": f"{action_class.label}: {count_text(action_class.name, count)}",
             "opts": self.opts,
             "media": self.media,
             "form": form,
             "about": action_class.effect,
             "label": action_class.label,
             "destructive": action_class.destructive,
-            "ids": selected,
             "token": request.POST.get("token") or uuid4().hex,
-            "tasks": describe_tasks(rows[:_NAMED], user_of(request)),
-            "more": max(0, min(count, limit) - _NAMED),
-            "why_not": why_not or ("" if rows else gettext("No task meets these conditions any more.")),
-            "back": reverse(f"{self.admin_site.name}:temporalex_django_{self.opts.model_name}_changelist"),
-            "action": f"{self._address('bulk', action_class.name)}?{request.GET.urlencode()}",
+            "tasks": describe_tasks(rows[:_NAMED], user),
+            "more": max(0, count - _NAMED),
+            "why_not": refusal or ("" if rows else gettext("No task meets these conditions any more.")),
+            "back": self._address("changelist"),
         }
         request.current_app = self.admin_site.name
         return TemplateResponse(request, "admin/temporalex_django/backgroundtask/bulk.html", context)
 
-    def _previewed(self, request: HttpRequest, filters: TaskFilter, selected: list[str]) -> list[Any]:
-        limit, user = get_settings().BULK_LIMIT, user_of(request)
-        if not selected:
-            return [row for row, _number in zip(task_rows(filters, user, size=500), range(limit + 1), strict=False)]
+    def preview_address(self, request: HttpRequest, action_class: type[TaskAction], queryset: QuerySet[Any]) -> str:
+        """Return the address of the preview for the tasks that were selected in the list.
+
+        If all tasks of a filter were selected, it is that of the filter.
+        """
+        address = self._address(f"bulk_{action_class.name}")
+        conditions = {name: value for name in _FILTERS if (value := request.GET.get(name))}
+        if request.POST.get("select_across") == "1" and conditions.keys() == {*request.GET} - {"p", "o"}:
+            return f"{address}?{urlencode(conditions)}"
         column = "pk" if self.model is EndedTask else "run_id"
-        valid_ids = [entry for entry in selected[: limit + 1] if _is_uuid(entry)]
-        return [*self.get_queryset(request).filter(**{f"{column}__in": valid_ids})]
+        ids = queryset.order_by("-id").values_list(column, flat=True)[: self.list_max_show_all]
+        return f"{address}?{urlencode({_IDS: ','.join(map(str, ids))})}"
 
     def _job_response(self, request: HttpRequest, job: BulkJob) -> HttpResponse:
         if self.admin_site.is_registered(BulkJob):
@@ -457,7 +462,7 @@ class EnqueuedTaskAdmin(_BackgroundTaskAdmin[EnqueuedTask]):
     operations = (RunTaskNow, Requeue, CancelTask)
     actions = tuple(map(_preview_action, operations))
     list_display = ("task_path", "state", "text", "queue", "priority", "enqueued", "due", "attempt")
-    list_filter = (TaskQueueFilter, EnqueuedWithin, PathFilter, CauseFilter)
+    list_filter = (TaskQueueFilter, EnqueuedWithin, PathFilter, TaskCauseFilter)
     search_fields = ("run_id__exact",)
     search_help_text = _("The id of a task, as returned by enqueue()")
     fields = (
@@ -486,7 +491,7 @@ class EndedTaskAdmin(_BackgroundTaskAdmin[EndedTask]):
     actions = tuple(map(_preview_action, operations))
     deferred_fields = ("call", "options", "outcome")
     list_display = ("task", "state", "text", "queue", "enqueued", "finished", "attempts")
-    list_filter = (TaskStatusFilter, TaskQueueFilter, BackendFilter, EnqueuedWithin, PathFilter, CauseFilter)
+    list_filter = (TaskStatusFilter, TaskQueueFilter, BackendFilter, EnqueuedWithin, PathFilter, TaskCauseFilter)
     search_fields = ("id__exact", "task__startswith")
     search_help_text = _("The id of a task, or the beginning of its function's path")
     fields = (
@@ -538,18 +543,18 @@ def _progress_bar(task: TaskRow) -> SafeString | str:
     return progress_bar(task.progress_done, task.progress_total, task.progress_text or "")
 
 
-def _filter_of(parameters: Mapping[str, str]) -> TaskFilter:
+def _form_of(action_class: type[TaskAction]) -> type[ReasonForm]:
+    return RequeueForm if action_class is Requeue else ReasonForm
+
+
+def _inputs_of(form: ReasonForm) -> dict[str, Any]:
+    """Return the inputs of an operation that were filled in, and the reason."""
+    return {name: value for name, value in form.cleaned_data.items() if name == "reason" or value not in ("", None)}
+
+
+def _selection_of(parameters: Mapping[str, str]) -> TaskFilter | list[str]:
+    """Return the ids of tasks that the parameters of a URL name, or their filter."""
+    if ids := parameters.get(_IDS):
+        return [entry for entry in ids.split(",") if parse_id(entry) is not None]
     conditions: dict[str, Any] = {name: parameters[name] for name in _FILTERS if parameters.get(name, "").strip()}
     return TaskFilter(**conditions)
-
-
-def _is_uuid(text: str) -> bool:
-    try:
-        UUID(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_key(model: type[Any], text: str) -> bool:
-    return _is_uuid(text) if model is EndedTask else text.isascii() and text.isdecimal() and len(text) < 19

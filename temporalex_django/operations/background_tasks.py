@@ -125,14 +125,25 @@ def find_background_task(id: str, user: Person | None = None) -> BackgroundTask 
     return from_enqueued_row(row) if isinstance(row, EnqueuedTask) else from_finished_row(row)
 
 
+def parse_id(id: object) -> UUID | None:
+    """Return the id of a background task as a UUID, or None for something else."""
+    try:
+        return UUID(str(id))
+    except ValueError:
+        return None
+
+
+def describe_error(error: BaseException) -> dict[str, str]:
+    """Return an exception as the log of a background task stores it: its ``class`` path and its ``traceback``."""
+    return background_task.error_entry(error)
+
+
 def find_task_row(id: object, user: Person | None = None, *, lock: bool = False) -> EnqueuedTask | EndedTask | None:
     """Return the row of the background task with that id, or None if it does not exist for ``user`` (None: code).
 
     With ``lock``, the row is locked in the open transaction. At most two reads.
     """
-    try:
-        task_id = UUID(str(id))
-    except ValueError:
+    if (task_id := parse_id(id)) is None:
         return None
     alias = storage().alias
     # Read in this order: a task that ends moves from the first table to the second, so the other order could miss it.
@@ -217,6 +228,7 @@ class TaskAction(Action[BackgroundTask]):
     - ``effect`` and ``done``: sentences that say what will happen, and what has happened.
     - ``destructive``: True if the operation cannot be undone.
     - ``is_for_ended``: True if it is possible only for a task that has ended, False only for one that has not.
+    - ``done_status``: the status of an ended task for which nothing is left to do, if there is one.
 
     ``attempts`` is the number of attempts that the caller has seen. If the task has another one by now, nothing is
     done, so a form that is sent twice acts once. None leaves that out.
@@ -233,6 +245,7 @@ class TaskAction(Action[BackgroundTask]):
     done: ClassVar[Promise]
     destructive: ClassVar[bool] = False
     is_for_ended: ClassVar[bool] = False
+    done_status: ClassVar[str] = ""
 
     def __init__(self, task: UUID | str, *, reason: str = "", attempts: int | None = None, by: Actor = CODE) -> None:
         super().__init__(by=by)
@@ -286,8 +299,7 @@ class TaskAction(Action[BackgroundTask]):
     @classmethod
     def is_done(cls, row: EnqueuedTask | EndedTask) -> bool:
         """Return True if the operation is impossible only because the task is in the wanted state already."""
-        del row
-        return False
+        return isinstance(row, EndedTask) and row.status == cls.done_status
 
 
 def task_id_of(row: EnqueuedTask | EndedTask) -> UUID:
@@ -312,6 +324,7 @@ class RetryTask(TaskAction):
     summary: ClassVar[Promise] = _("Run a failed or cancelled background task again.")
     effect: ClassVar[Promise] = _("The task runs again, with the same arguments and the same key.")
     done: ClassVar[Promise] = _("The task will run again.")
+    done_status: ClassVar[str] = "SUCCESSFUL"
     is_for_ended: ClassVar[bool] = True
 
     @classmethod
@@ -324,12 +337,12 @@ class RetryTask(TaskAction):
 
     @classmethod
     def is_done(cls, row: EnqueuedTask | EndedTask) -> bool:
-        return isinstance(row, EnqueuedTask) or row.status == EndedTask.TaskStatus.SUCCESSFUL
+        return isinstance(row, EnqueuedTask) or super().is_done(row)
 
     def change(self, row: Any) -> BackgroundTask:
         options, now = {**_decode(row.options), "attempts_before": row.attempts}, self.storage.now()
         max_attempts = int((options.get("retry") or {}).get("max_attempts") or 0)
-        again = EnqueuedTask.objects.using(self.storage.alias).create(
+        task = EnqueuedTask.objects.using(self.storage.alias).create(
             run_id=row.pk,
             workflow_id="",
             workflow="",
@@ -350,7 +363,7 @@ class RetryTask(TaskAction):
         )
         row.delete(using=self.storage.alias)
         notify_on_commit(alias=self.storage.alias, queues=[row.queue])
-        return from_enqueued_row(again)
+        return from_enqueued_row(task)
 
 
 class CancelTask(TaskAction):
@@ -366,6 +379,7 @@ class CancelTask(TaskAction):
     summary: ClassVar[Promise] = _("Cancel a background task.")
     effect: ClassVar[Promise] = _("A task that waits does not run. One that runs is asked to end, and is not retried.")
     done: ClassVar[Promise] = _("The task was cancelled.")
+    done_status: ClassVar[str] = "CANCELLED"
     destructive: ClassVar[bool] = True
 
     @classmethod
@@ -376,7 +390,7 @@ class CancelTask(TaskAction):
 
     @classmethod
     def is_done(cls, row: EnqueuedTask | EndedTask) -> bool:
-        return isinstance(row, EnqueuedTask) or row.status == EndedTask.TaskStatus.CANCELLED
+        return isinstance(row, EnqueuedTask) or super().is_done(row)
 
     def change(self, row: Any) -> BackgroundTask:
         alias = self.storage.alias
@@ -484,8 +498,8 @@ class Requeue(_WaitingTaskAction):
 
     @property
     def details(self) -> dict[str, Any]:
-        given = {"queue": self.queue, "priority": self.priority}
-        return {name: value for name, value in given.items() if value is not None}
+        inputs = {"queue": self.queue, "priority": self.priority}
+        return {name: value for name, value in inputs.items() if value is not None}
 
     def change(self, row: Any) -> BackgroundTask:
         if self.queue is not None and self.queue != row.queue:

@@ -12,7 +12,6 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from temporalex_django.engine.ids import parse_run_id
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.models import BulkJob
 from temporalex_django.operations.background_tasks import (
@@ -23,6 +22,7 @@ from temporalex_django.operations.background_tasks import (
     RetryTask,
     RunTaskNow,
     TaskAction,
+    parse_id,
 )
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.bulk import StartTaskBulk, jobs_for
@@ -165,7 +165,7 @@ class BackgroundTaskViewSet(IdempotentViewSet):
 
     def _position(self) -> UUID | None:
         cursor = self._text_parameter("cursor")
-        position = parse_run_id(cursor) if cursor else None
+        position = parse_id(cursor) if cursor else None
         if cursor and position is None:
             raise ValidationError({"cursor": ["This is not a valid cursor. Use `next` of a page."]})
         return position

@@ -14,8 +14,12 @@ from django.utils import timezone
 
 from temporalex_django.authoring.activity_context import ActivityContext
 from temporalex_django.authoring.django_tasks import is_task
-from temporalex_django.engine.background_task import error_entry
-from temporalex_django.operations.background_tasks import find_background_task, finished_task, started_task
+from temporalex_django.operations.background_tasks import (
+    describe_error,
+    find_background_task,
+    finished_task,
+    started_task,
+)
 
 if TYPE_CHECKING:
     from temporalex_django.engine.background_task import BackgroundTask
@@ -156,7 +160,7 @@ class DjangoTaskHost:
 
         It is the result of ``context``, with the status ``FAILED`` and the error among its errors. At most two reads.
         """
-        result, entry = self.context(task, attempt, args, kwargs).task_result, error_entry(error)
+        result, entry = self.context(task, attempt, args, kwargs).task_result, describe_error(error)
         object.__setattr__(result, "status", TaskResultStatus.FAILED)  # frozen, as above
         result.errors.append(TaskError(exception_class_path=entry["class"], traceback=entry["traceback"]))
         return result

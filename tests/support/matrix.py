@@ -341,15 +341,15 @@ def worker(*, drained: bool = False) -> Worker:
 
 
 def django_tasks() -> None:
-    """One that waits, and one that has ended."""
-    now, ids = timezone.now(), (uuid.uuid4(), uuid.uuid4())
+    """One that waits, and one that has ended; a run of the tenant *red* has enqueued them."""
+    now, ids, run = timezone.now(), (uuid.uuid4(), uuid.uuid4()), Instance.objects.order_by("pk").first()
     EnqueuedTask.objects.create(
         run_id=ids[0], seq=0, activity="task:shop.mail", call=b"[[], {}]", options=b"{}", queue="elsewhere",
-        run_queue="elsewhere", scheduled_at=now, due_at=now,
+        run_queue="elsewhere", scheduled_at=now, due_at=now, enqueued_by=run,
     )  # fmt: skip
     EndedTask.objects.create(
         id=ids[1], task="shop.mail", backend="default", queue="elsewhere", priority=0, status="FAILED",
-        call=b"[[], {}]", options=b"{}", outcome=b"{}", attempts=1, enqueued_at=now, finished_at=now,
+        call=b"[[], {}]", options=b"{}", outcome=b"{}", attempts=1, enqueued_at=now, finished_at=now, enqueued_by=run,
     )  # fmt: skip
 
 

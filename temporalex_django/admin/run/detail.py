@@ -471,8 +471,8 @@ def _activity_rows(
 
 def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime, call: Any = None) -> dict[str, Any]:
     """Return the context. ``call`` are the arguments if the row has none."""
-    shown = redactor.redact_activity(task.as_open)
-    failure, progress = shown.last_failure, shown.progress
+    activity = redactor.redact_activity(task.as_open)
+    failure, progress = activity.last_failure, activity.progress
     if task.owner is not None:
         state, since = _("running since"), task.started_at or now
     elif task.due_at > now:

@@ -365,14 +365,7 @@ class ScheduleForm(PayloadForm):
         self.target = task if workflow is None else workflow.name
         self.table: TimeTable | None = None
         self.definition: ScheduleDefinition | None = None
-        # An input belongs to its class: fields of another class begin empty.
-        self.has_input = row is not None and (row.workflow or row.task) == self.target and row.args is not None
-        example, is_hidden = NOTHING, False
-        if row is not None and self.has_input:
-            args = read_args(row, by)
-            is_hidden = not may_view_args(row, by.user) or isinstance(args, UnreadablePayload)
-            if not is_hidden:
-                example = args
+        example, is_hidden = self._read_input(row, by)
         initial = _new_schedule(workflow) if row is None else _initial_of(row)
         annotation = Any if workflow is None else workflow.definition.args_type
         super().__init__(data, annotation=annotation, example=example, initial=initial, **kwargs)
@@ -387,6 +380,16 @@ class ScheduleForm(PayloadForm):
         if self.is_bound and not self._reads_input:
             for field in self._input_fields:
                 self.fields[field].required = False
+
+    def _read_input(self, row: Schedule | None, by: Actor) -> tuple[Any, bool]:
+        """Return ``(the stored input, True if the user may not see it)``. A new schedule has ``NOTHING``."""
+        # An input belongs to its class: fields of another class begin empty.
+        self.has_input = row is not None and (row.workflow or row.task) == self.target and row.args is not None
+        if row is None or not self.has_input:
+            return NOTHING, False
+        args = read_args(row, by)
+        is_hidden = not may_view_args(row, by.user) or isinstance(args, UnreadablePayload)
+        return (NOTHING if is_hidden else args), is_hidden
 
     def _adapt_to_task(self) -> None:
         """Leave out what tasks do not have: ids of their own, and a termination."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -236,23 +237,29 @@ class EditScheduleView:
             return HttpResponseRedirect(self.admin.address_of(row))
         classes = {cls.name: cls for cls in startable_classes(user_of(request))}
         tasks = self._tasks(request)
-        name, task = request.GET.get("workflow", ""), request.GET.get("task", "")
-        if not (name or task) and row is not None:
-            name, task = row.workflow, row.task
-        if name not in classes and task not in tasks:
-            if request.GET.get("workflow") or request.GET.get("task"):
-                raise Http404
+        workflow, task = self._target(request, row, classes, tasks)
+        if workflow is None and not task:
             return self._render_choice(request, row, [*classes.values()], tasks)
-        form = ScheduleForm(
-            posted_data(request),
-            workflow=classes.get(name),
-            task="" if name in classes else task,
-            row=row,
-            by=actor_of(request),
-        )
+        form = ScheduleForm(posted_data(request), workflow=workflow, task=task, row=row, by=actor_of(request))
         if request.method == "POST" and form.is_valid() and _PREVIEW not in request.POST:
             return self._save(request, row, form)
         return self._render_form(request, row, form)
+
+    def _target(
+        self, request: HttpRequest, row: Schedule | None, classes: Mapping[str, type[Workflow]], tasks: Sequence[str]
+    ) -> tuple[type[Workflow] | None, str]:
+        """Return the class or the task that was chosen, or that of the row; (None, "") if there is none of both.
+
+        Raises ``Http404`` for one that the user may not schedule.
+        """
+        name, task = request.GET.get("workflow", ""), request.GET.get("task", "")
+        if name or task:
+            if name not in classes and task not in tasks:
+                raise Http404
+        elif row is not None:
+            name, task = row.workflow, row.task
+        workflow = classes.get(name)
+        return workflow, task if workflow is None and task in tasks else ""
 
     def _tasks(self, request: HttpRequest) -> list[str]:
         """Return the paths of the tasks that the user may schedule."""

@@ -358,14 +358,7 @@ def load_stores(rows: Sequence[Schedule], storage: DjangoStorage, *, prepared: P
     # Two statements, each by an index: a schedule may have a hundred thousand slots.
     undecided = slots.filter(Q(running=True) | Q(outcome=SlotOutcome.WAITING)).select_related("chain")
     loaded_slots = [*undecided, *slots.filter(at__in=instants, running=False).exclude(outcome=SlotOutcome.WAITING)]
-    task_ids = [slot.run_id for slot in loaded_slots if slot.running and slot.chain_id is None]
-    closed_chains = [
-        slot.chain_id for slot in loaded_slots if slot.running and slot.chain_id is not None and not is_open(slot)
-    ]
-    statuses: dict[UUID, str | None] = {} if not task_ids else _task_statuses(task_ids, storage)
-    if closed_chains:
-        runs = Instance.objects.using(storage.alias).filter(current_of__in=closed_chains)
-        statuses.update(runs.values_list("chain_id", "status"))
+    statuses = _closed_statuses([slot for slot in loaded_slots if slot.running], storage)
     by_schedule: dict[int, list[ScheduleSlot]] = {row.pk: [] for row in rows}
     for slot in loaded_slots:
         by_schedule[slot.schedule_id].append(slot)
@@ -375,6 +368,17 @@ def load_stores(rows: Sequence[Schedule], storage: DjangoStorage, *, prepared: P
         )
         for row in rows
     ]
+
+
+def _closed_statuses(running_slots: Sequence[ScheduleSlot], storage: DjangoStorage) -> dict[UUID, str | None]:
+    """Return the statuses of runs that have closed, by chain, and those of tasks, by id. At most three reads."""
+    task_ids = [slot.run_id for slot in running_slots if slot.chain_id is None]
+    closed_chains = [slot.chain_id for slot in running_slots if slot.chain_id is not None and not is_open(slot)]
+    statuses = _task_statuses(task_ids, storage) if task_ids else {}
+    if closed_chains:
+        runs = Instance.objects.using(storage.alias).filter(current_of__in=closed_chains)
+        statuses.update(runs.values_list("chain_id", "status"))
+    return statuses
 
 
 def _task_statuses(task_ids: Sequence[Any], storage: DjangoStorage) -> dict[UUID, str | None]:

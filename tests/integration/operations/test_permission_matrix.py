@@ -342,7 +342,7 @@ def test_operations(name: str, asking: str) -> None:
         row.do(by).execute()
         assert standing() != before or name in ("query", "compare")
         return
-    hidden = (errors.WorkflowNotFound, errors.ScheduleNotFound)
+    hidden = (errors.WorkflowNotFound, errors.ScheduleNotFound, errors.TaskNotFound)
     wanted = hidden if asking == "other tenant" and row.of_run else errors.ActionNotPermitted
     with pytest.raises(wanted):
         row.do(by).execute()
@@ -757,7 +757,7 @@ def test_commands(name: str, asking: str) -> None:
         row.do(run, ref)
         return
     if asking != "other tenant" or row.of_run:
-        says = {"anonymous": "is not a user", "other tenant": "no (run|matching run|schedule|outgoing message)"}.get(
+        says = {"anonymous": "is not a user", "other tenant": "no (run|matching run|schedule|outgoing message|background task)"}.get(
             asking, "requires the permission"
         )
         with pytest.raises(CommandError, match=says):

@@ -65,7 +65,7 @@ def test_a_schedule_enqueues_a_task_with_its_arguments(args: Any, ran: tuple[Any
     with DjangoEnvironment(now=datetime(2027, 1, 1, tzinfo=UTC)) as env:
         env.schedules.add(Schedule("nightly", task=t.add, cron="0 1 * * *", args=args))
         env.advance(HOUR)
-        assert t.RAN == [ran]
+        assert [ran] == t.RAN
         (slot,) = env.schedules.slots("nightly")
         assert EndedTask.objects.get(pk=slot.run_id).status == "SUCCESSFUL"
         env.advance(timedelta(days=2))

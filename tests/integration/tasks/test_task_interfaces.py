@@ -265,7 +265,7 @@ def test_a_failed_task_is_retried_from_its_page_once_however_often_the_form_is_s
     client = client_of(*VIEW, OPERATE)
     page = client.get(reverse("admin:temporalex_django_endedtask_change", args=[result.id]))
     assert b"It failed" in page.content
-    address = reverse("admin:temporalex_django_endedtask_operate", args=[result.id, "retry_task"])
+    address = reverse("admin:temporalex_django_endedtask_retry_task", args=[result.id])
     assert address.encode() in page.content
     form = {"reason": "fixed", "attempts": "1"}
     assert client.post(address, form).url.startswith(reverse("admin:temporalex_django_enqueuedtask_changelist"))
@@ -284,12 +284,11 @@ def test_a_group_is_retried_with_one_preview_and_one_confirmation() -> None:
     assert (group["group"].count, str(group["action"])) == (12, "Retry")
     preview = client.get(group["address"])
     assert (len(preview.context["tasks"]), preview.context["more"]) == (10, 2)
-    answer = client.post(
-        preview.context["action"], {"confirm": "1", "reason": "fixed", "token": preview.context["token"]}
-    )
+    form = {"reason": "fixed", "token": preview.context["token"]}
+    answer = client.post(group["address"], form)
     job = BulkJob.objects.get()
     assert (answer.url, job.total) == (reverse("admin:temporalex_django_bulkjob_change", args=[job.pk]), 12)
-    client.post(preview.context["action"], {"confirm": "1", "reason": "fixed", "token": preview.context["token"]})
+    client.post(group["address"], form)
     assert BulkJob.objects.count() == 1
 
 
@@ -297,15 +296,13 @@ def test_selected_tasks_are_cancelled_by_an_action_of_the_list() -> None:
     made = [t.add.enqueue(number) for number in range(3)]
     client = client_of(*VIEW, OPERATE, BULK)
     rows = [*EnqueuedTask.objects.order_by("id")[:2].values_list("pk", flat=True)]
-    preview = client.post(
+    chosen = client.post(
         reverse("admin:temporalex_django_enqueuedtask_changelist"),
         {"action": "cancel_task", "_selected_action": rows},
     )
-    assert sorted(preview.context["ids"]) == sorted(str(result.id) for result in made[:2])
-    client.post(
-        preview.context["action"],
-        {"confirm": "1", "ids": preview.context["ids"], "token": preview.context["token"], "reason": ""},
-    )
+    preview = client.get(chosen.url)
+    assert sorted(task.id for task in preview.context["tasks"]) == sorted(str(result.id) for result in made[:2])
+    client.post(chosen.url, {"token": preview.context["token"], "reason": ""})
     while run_jobs("default"):
         pass
     assert EndedTask.objects.filter(status="CANCELLED").count() == 2
@@ -316,11 +313,11 @@ def test_operations_in_the_admin_need_their_permission() -> None:
     client = client_of(*VIEW)
     row = EnqueuedTask.objects.get(run_id=waiting.id)
     page = client.get(reverse("admin:temporalex_django_enqueuedtask_change", args=[row.pk]))
-    assert b"operate/" not in page.content
+    assert b"/cancel_task/" not in page.content
     for model, pk, name in (("endedtask", result.id, "retry_task"), ("enqueuedtask", row.pk, "cancel_task")):
-        address = reverse(f"admin:temporalex_django_{model}_operate", args=[pk, name])
+        address = reverse(f"admin:temporalex_django_{model}_{name}", args=[pk])
         assert client.post(address, {"reason": ""}).status_code == 403
-        bulk = reverse(f"admin:temporalex_django_{model}_bulk", args=[name])
+        bulk = reverse(f"admin:temporalex_django_{model}_bulk_{name}")
         assert client.get(bulk, {"task": "tests.app.tasks.add"}).status_code == 403
     assert EnqueuedTask.objects.count() == 1
 

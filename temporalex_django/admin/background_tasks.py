@@ -514,7 +514,7 @@ class EndedTaskAdmin(_BackgroundTaskAdmin[EndedTask]):
 def task_status_badge(status: str) -> SafeString:
     """Return the HTML of a badge for the status of a background task."""
     names = {"READY": _("Ready"), "RUNNING": _("Running"), **dict(EndedTask.TaskStatus.choices)}
-    return badge(_BADGES[status], str(names[status]))
+    return badge(_BADGES.get(status, "failed"), str(names.get(status, status)))
 
 
 def task_addresses(site: admin.AdminSite, task_ids: Iterable[str]) -> dict[str, str]:

@@ -176,9 +176,16 @@ class ActivityTask(models.Model):
 
 
 def read_progress(row: Any) -> dict[str, Any] | None:
-    """Return the last progress of the row of an activity or a task: ``done``, ``total`` and ``text``, or None."""
+    """Return the last progress of the row of an activity or a task: ``done``, ``total`` and ``text``.
+
+    Returns None if there is none, or one that cannot be read.
+    """
     progress = None if row.progress is None else decode_payload(row.progress)
-    return progress if isinstance(progress, dict) else None
+    if not isinstance(progress, dict):
+        return None
+    done, total, text = (progress.get(name) for name in ("done", "total", "text"))
+    is_valid = isinstance(done, int | float) and isinstance(total, int | float) and isinstance(text, str)
+    return {"done": done, "total": total, "text": text} if is_valid else None
 
 
 class FailedAttempt(models.Model):

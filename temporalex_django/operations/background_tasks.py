@@ -31,6 +31,7 @@ from temporalex_django.engine.contracts.records import TaskResult, TaskState
 from temporalex_django.engine.ids import parse_run_id
 from temporalex_django.errors import ActionNotPossible, NestingError, TaskNotFound
 from temporalex_django.models import EndedTask, EnqueuedTask
+from temporalex_django.models.activities import read_progress
 from temporalex_django.operations.base import CODE, Action, Actor, storage, to_plain_payload
 
 #: About which the access policy is asked before open and ended tasks are shown.
@@ -177,7 +178,7 @@ def from_enqueued_row(row: Any) -> BackgroundTask:
         attempts=row.attempt,
         waits_for=row.waits_for,
         cancelled_at=row.cancelled_at,
-        progress=None if row.progress is None else _decode(row.progress),
+        progress=read_progress(row),
         enqueued_by=row.enqueued_by_id,
     )
 
@@ -191,7 +192,8 @@ def from_finished_row(row: EndedTask) -> BackgroundTask:
         backend=row.backend,
         queue=row.queue,
         priority=row.priority,
-        status=cast("Status", row.status),
+        # A damaged row may have another status.
+        status=cast("Status", row.status if row.status in EndedTask.TaskStatus.values else "FAILED"),
         args=args,
         kwargs=kwargs,
         enqueued_at=row.enqueued_at,
@@ -200,7 +202,7 @@ def from_finished_row(row: EndedTask) -> BackgroundTask:
         log=background_task.attempt_log(options),
         value=_decode(row.outcome).get("result"),
         attempts=row.attempts,
-        progress=None if row.progress is None else _decode(row.progress),
+        progress=read_progress(row),
         enqueued_by=row.enqueued_by_id,
     )
 

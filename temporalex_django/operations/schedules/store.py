@@ -386,7 +386,7 @@ def _task_statuses(task_ids: Sequence[Any], storage: DjangoStorage) -> dict[UUID
     open_tasks = EnqueuedTask.objects.using(storage.alias).filter(run_id__in=task_ids).values_list("run_id", flat=True)
     statuses: dict[UUID, str | None] = dict.fromkeys(open_tasks)
     ended_tasks = EndedTask.objects.using(storage.alias).filter(pk__in=task_ids).values_list("pk", "status")
-    statuses.update((task_id, RUN_STATUSES[status]) for task_id, status in ended_tasks)
+    statuses.update((task_id, RUN_STATUSES.get(status, "failed")) for task_id, status in ended_tasks)
     return statuses
 
 

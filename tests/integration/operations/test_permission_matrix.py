@@ -757,9 +757,10 @@ def test_commands(name: str, asking: str) -> None:
         row.do(run, ref)
         return
     if asking != "other tenant" or row.of_run:
-        says = {"anonymous": "is not a user", "other tenant": "no (run|matching run|schedule|outgoing message|background task)"}.get(
-            asking, "requires the permission"
-        )
+        says = {
+            "anonymous": "is not a user",
+            "other tenant": "no (run|matching run|schedule|outgoing message|background task)",
+        }.get(asking, "requires the permission")
         with pytest.raises(CommandError, match=says):
             row.do(run, ref)
     else:

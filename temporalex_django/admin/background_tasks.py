@@ -81,7 +81,7 @@ _BADGES = {
 }
 #: Tasks that the preview of a bulk job names, and rows that it reads with one statement.
 _NAMED, _PREVIEW_SIZE = 10, 500
-_FILTERS = ("status", "queue", "task", "cause")
+_FILTERS = ("status", "queue", "task", "cause", "run")
 _IDS = "ids"
 
 
@@ -135,8 +135,18 @@ class TaskCauseFilter(_TextFilter):
     parameter_name = "cause"
 
 
+class TaskRunFilter(_TextFilter):
+    """List filter by the run whose activities enqueued a background task."""
+
+    title = _("run")
+    parameter_name = "run"
+
+
 class _TaskList(ChangeList):
     """The list of background tasks, each with the sentence about it."""
+
+    def url_for_result(self, result: Any) -> str:
+        return task_address(self.model_admin.admin_site, task_id_of(result))
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
@@ -293,7 +303,7 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
         form = _form_of(action_class)(request.POST)
         if not form.is_valid():
             messages.error(request, " ".join(str(text) for errors in form.errors.values() for text in errors))
-            return HttpResponseRedirect(self._task_address(task_id))
+            return HttpResponseRedirect(task_address(self.admin_site, task_id))
         seen = int(attempts) if attempts.isascii() and attempts.isdecimal() else None
         try:
             action_class(task_id, by=actor_of(request), attempts=seen, **_inputs_of(form)).execute()
@@ -303,15 +313,7 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
             messages.error(request, exc.message)
         else:
             messages.success(request, str(action_class.done))
-        return HttpResponseRedirect(self._task_address(task_id))
-
-    def _task_address(self, task_id: UUID) -> str:
-        """Return the address of a task, which may be in the other table by now."""
-        alias = storage().alias
-        row = EnqueuedTask.objects.using(alias).filter(run_id=task_id).values_list("pk", flat=True).first()
-        if row is not None:
-            return reverse(f"{self.admin_site.name}:temporalex_django_enqueuedtask_change", args=[row])
-        return reverse(f"{self.admin_site.name}:temporalex_django_endedtask_change", args=[task_id])
+        return HttpResponseRedirect(task_address(self.admin_site, task_id))
 
     # -- many tasks ----------------------------------------------------------------------------------------------------
 
@@ -462,13 +464,26 @@ class EnqueuedTaskAdmin(_BackgroundTaskAdmin[EnqueuedTask]):
     operations = (RunTaskNow, Requeue, CancelTask)
     actions = tuple(map(_preview_action, operations))
     list_display = ("task_path", "state", "text", "queue", "priority", "enqueued", "due", "attempt")
-    list_filter = (TaskQueueFilter, EnqueuedWithin, PathFilter, TaskCauseFilter)
+    list_filter = (TaskQueueFilter, EnqueuedWithin, PathFilter, TaskCauseFilter, TaskRunFilter)
     search_fields = ("run_id__exact",)
     search_help_text = _("The id of a task, as returned by enqueue()")
     fields = (
         *("task_path", "task_id", "queue", "priority", "enqueued", "due", "attempt", "owner"),
         *("call_arguments", "attempt_log"),
     )
+
+    def get_urls(self) -> list[Any]:
+        page = self.admin_site.admin_view(self.task_view)
+        return [path("by-id/<uuid:task_id>/", page, name="temporalex_django_enqueuedtask_by_id"), *super().get_urls()]
+
+    def task_view(self, request: HttpRequest, task_id: UUID) -> HttpResponse:
+        """Show the page of the task with that id, whether or not it has ended."""
+        row = find_task_row(task_id, user_of(request))
+        if row is None:
+            if not self.has_view_permission(request):
+                raise PermissionDenied
+            return self._get_obj_does_not_exist_redirect(request, self.opts, str(task_id))  # type: ignore[attr-defined,no-any-return]
+        return self.admin_site.get_model_admin(type(row)).change_view(request, str(row.pk))
 
     @admin.display(description=_("task"), ordering="activity")
     def task_path(self, task: EnqueuedTask) -> str:
@@ -491,7 +506,15 @@ class EndedTaskAdmin(_BackgroundTaskAdmin[EndedTask]):
     actions = tuple(map(_preview_action, operations))
     deferred_fields = ("call", "options", "outcome")
     list_display = ("task", "state", "text", "queue", "enqueued", "finished", "attempts")
-    list_filter = (TaskStatusFilter, TaskQueueFilter, BackendFilter, EnqueuedWithin, PathFilter, TaskCauseFilter)
+    list_filter = (
+        TaskStatusFilter,
+        TaskQueueFilter,
+        BackendFilter,
+        EnqueuedWithin,
+        PathFilter,
+        TaskCauseFilter,
+        TaskRunFilter,
+    )
     search_fields = ("id__exact", "task__startswith")
     search_help_text = _("The id of a task, or the beginning of its function's path")
     fields = (
@@ -517,20 +540,16 @@ def task_status_badge(status: str) -> SafeString:
     return badge(_BADGES.get(status, "failed"), str(names.get(status, status)))
 
 
+def task_address(site: admin.AdminSite, task_id: UUID | str) -> str:
+    """Return the address that leads to the page of a background task, whether or not it has ended."""
+    return reverse(f"{site.name}:temporalex_django_enqueuedtask_by_id", args=[task_id])
+
+
 def task_addresses(site: admin.AdminSite, task_ids: Iterable[str]) -> dict[str, str]:
-    """Return the URLs of the pages of background tasks, by their ids, which the user may see. One read."""
+    """Return ``task_address`` of background tasks, by their ids; empty if the site does not have them."""
     if not (site.is_registered(EnqueuedTask) and site.is_registered(EndedTask)):
         return {}
-    ids = [*map(UUID, task_ids)]
-    if not ids:
-        return {}
-    page = f"{site.name}:temporalex_django_endedtask_change"
-    open_tasks = EnqueuedTask.objects.using(storage().alias).filter(run_id__in=ids).values_list("run_id", "pk")
-    open_page = f"{site.name}:temporalex_django_enqueuedtask_change"
-    return {
-        **{str(task_id): reverse(page, args=[task_id]) for task_id in ids},
-        **{str(task_id): reverse(open_page, args=[pk]) for task_id, pk in open_tasks},
-    }
+    return {task_id: task_address(site, task_id) for task_id in task_ids}
 
 
 def _badge(task: TaskRow) -> SafeString:

@@ -19,8 +19,10 @@ from temporalex_django.core.names import counted
 from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.management import arguments as command_arguments
 from temporalex_django.management import outputs as printing
+from temporalex_django.management.arguments import parse_json
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.operations.base import Actor, storage
+from temporalex_django.operations.schedules.definition import parse_definition
 from temporalex_django.operations.schedules.describe import (
     STATES,
     ScheduleDescription,
@@ -46,6 +48,7 @@ from temporalex_django.operations.schedules.operations import (
     range_time,
     visible_schedules,
 )
+from temporalex_django.operations.schedules.save import SaveSchedule
 from temporalex_django.operations.schedules.sync import ScheduleDifference, schedule_differences
 
 _DEFAULT_LIMIT, _PAGE_SIZE, _SHOWN_FIRES, _DEFAULT_RATE = 50, 200, 5, 60
@@ -99,6 +102,7 @@ _ACTIONS: dict[str, tuple[type[ScheduleAction[Any]], str]] = {
 _HELP: dict[str, str] = {
     "list": "List schedules by name, with the time at which each fires next.",
     "show": "Show a schedule with its next fire times and the outcomes of its last slots.",
+    "create": "Create a schedule that starts runs of a workflow, or that enqueues a Django task.",
     "pause": "Pause a schedule: its slots are skipped until the pause ends.",
     "unpause": "End the pause of a schedule.",
     "trigger": "Fire a schedule now; its overlap policy determines whether a run starts.",
@@ -136,8 +140,42 @@ def _add_backfill_arguments(parser: CommandParser) -> None:
     parser.add_argument("--stop", action="store_true", help="Stop the backfill in progress.")
 
 
+def _add_create_arguments(parser: CommandParser) -> None:
+    parser.add_argument("--workflow", metavar="NAME", help="Workflow class whose runs it starts.")
+    parser.add_argument("--task", metavar="PATH", help="Path of the Django task that it enqueues, instead of a class.")
+    parser.add_argument("--cron", action="append", metavar="EXPRESSION", help="Five fields, such as '30 2 * * *'.")
+    parser.add_argument("--every", action="append", type=float, metavar="SECONDS", help="An interval of elapsed time.")
+    parser.add_argument("--calendar", action="append", metavar="RULE", help="Such as 'last working day 18:00'.")
+    parser.add_argument("--at", action="append", metavar="TIME", help="A one-off time.")
+    parser.add_argument("--tz", metavar="ZONE", help="Time zone of the wall-clock times (default: UTC).")
+    parser.add_argument(
+        "--args",
+        dest="input_text",
+        metavar="JSON",
+        help="Input of the runs, or arguments of the task (a list, or an object of keyword arguments), as JSON; use - "
+        "to read it from standard input.",
+    )
+    parser.add_argument(
+        "--overlap", choices=Schedule.OverlapPolicy.values, help="What happens while an earlier slot is not over."
+    )
+    parser.add_argument(
+        "--id-template", dest="workflow_id", metavar="TEMPLATE", help="Template of the ids of the runs."
+    )
+
+
+#: Options of ``schedules create`` that are values of a definition.
+_DEFINED = ("workflow", "task", "cron", "every", "calendar", "at", "tz", "overlap", "workflow_id")
+
+
+def _create(command: BaseCommand, actor: Actor, *, name: str, reason: str, json: bool, **options: Any) -> None:
+    values = {"name": name, "args": parse_json(options["input_text"], option="--args")}
+    values |= {key: options[key] for key in _DEFINED if options.get(key) is not None}
+    row = SaveSchedule(parse_definition(values), create=True, reason=reason, by=actor).execute()
+    _print_changed(command, ScheduleChanged(name=row.name, action=SaveSchedule.name), "is created", json=json)
+
+
 class SchedulesCommand:
-    """List, show, pause, unpause, trigger, backfill and delete schedules, and compare them with the code.
+    """List, show, create, pause, unpause, trigger, backfill and delete schedules, and compare them with the code.
 
     `schedules list` and `schedules show NAME` show when schedules fire and what happened to their slots. `schedules
     diff` lists what differs between the schedules declared in code and their rows, and exits with status 1 if
@@ -159,6 +197,8 @@ class SchedulesCommand:
                 subparser.add_argument("name", metavar="NAME", help="Name of the schedule.")
             if name == "backfill":
                 _add_backfill_arguments(subparser)
+            if name == "create":
+                _add_create_arguments(subparser)
             if name not in ("list", "show", "diff"):
                 subparser.add_argument(
                     "--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log."
@@ -187,6 +227,8 @@ class SchedulesCommand:
                 _backfill(command, actor, json=json, **options)
             case "diff":
                 _print_differences(command, actor, json=json)
+            case "create":
+                _create(command, actor, json=json, **options)
             case _:
                 _change(command, actor, verb, json=json, **options)
 

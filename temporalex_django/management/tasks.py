@@ -298,6 +298,7 @@ def add_filter_arguments(parser: CommandParser) -> None:
     parser.add_argument("--queue", metavar="NAME", help="Only tasks in this queue.")
     parser.add_argument("--task", metavar="PATH", help="Only tasks of this function.")
     parser.add_argument("--cause", metavar="TEXT", help="Only tasks that failed with this cause, or with one like it.")
+    parser.add_argument("--run", metavar="ID", help="Only tasks that activities of this run enqueued.")
     parser.add_argument("--since", metavar="TIME", help="Only tasks that were enqueued at this time or later.")
     parser.add_argument("--until", metavar="TIME", help="Only tasks that were enqueued before this time.")
 
@@ -305,7 +306,7 @@ def add_filter_arguments(parser: CommandParser) -> None:
 def read_filter(options: Mapping[str, Any]) -> TaskFilter:
     """Return the filter of the options of ``add_filter_arguments``. Raises ``CommandError`` for a wrong time."""
     return TaskFilter(
-        **{name: options.get(name) for name in ("status", "queue", "task", "cause")},
+        **{name: options.get(name) for name in ("status", "queue", "task", "cause", "run")},
         since=parse_time(options.get("since"), option="--since"),
         until=parse_time(options.get("until"), option="--until"),
     )

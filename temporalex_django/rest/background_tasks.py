@@ -47,6 +47,7 @@ _FILTERS = (
     Parameter(name="queue"),
     Parameter(name="task", help="The path of the function."),
     Parameter(name="cause", help="The cause of a failure: also those of its group, in the same function of the code."),
+    Parameter(name="run", help="Id of the run whose activities enqueued them."),
     Parameter(name="since", kind="date-time", help="The earliest time of the enqueue."),
     Parameter(name="until", kind="date-time", help="Enqueued before this time."),
 )
@@ -93,6 +94,7 @@ class TaskFilterBody(serializers.Body):
     queue = fields.CharField(required=False, max_length=200)
     task = fields.CharField(required=False, max_length=300)
     cause = fields.CharField(required=False, max_length=1000)
+    run = fields.CharField(required=False, max_length=100)
     since = serializers.time_field(required=False)
     until = serializers.time_field(required=False)
 
@@ -151,7 +153,7 @@ class BackgroundTaskViewSet(IdempotentViewSet):
         return Response({"next": next_url, "results": BackgroundTaskOut(rows, many=True).data})
 
     def _filter(self) -> TaskFilter:
-        texts = {name: self._text_parameter(name) or None for name in ("status", "queue", "task", "cause")}
+        texts = {name: self._text_parameter(name) or None for name in ("status", "queue", "task", "cause", "run")}
         if texts["status"] is not None and texts["status"] not in STATUSES:
             raise ValidationError({"status": [f"Choose one of {', '.join(STATUSES)}."]})
         return TaskFilter(**texts, since=self._time("since"), until=self._time("until"))

@@ -73,3 +73,4 @@ def _pages(model: str, key: str, *names: str) -> dict[str, Row]:
 ADMIN = _pages("endedtask", "ended task", "retry_task") | _pages(
     "enqueuedtask", "enqueued", "run_task_now", "requeue", "cancel_task"
 )
+ADMIN["enqueuedtask by_id"] = Row(("view_enqueuedtask",), lambda page: page("task id"), of_run=False)

@@ -32,6 +32,7 @@ from temporalex_django.operations.background_tasks import (
     VIEW_TASKS,
     attempts_of,
     find_task_row,
+    parse_id,
     task_id_of,
 )
 from temporalex_django.operations.base import Actor, storage
@@ -98,13 +99,15 @@ class TaskFilter:
     """The conditions of a list of background tasks; None leaves one out.
 
     ``task`` is the path of the function. ``cause`` is that of a failure, and selects all failures of its group: of the
-    same type and in the same function of the code. ``since`` and ``until`` bound the time of the enqueue.
+    same type and in the same function of the code. ``run`` is the id of the run whose activities enqueued them.
+    ``since`` and ``until`` bound the time of the enqueue.
     """
 
     status: str | None = None
     queue: str | None = None
     task: str | None = None
     cause: str | None = None
+    run: str | None = None
     since: datetime | None = None
     until: datetime | None = None
 
@@ -120,6 +123,9 @@ class TaskFilter:
             rows = rows.filter(queue=self.queue)
         if self.task is not None:
             rows = rows.filter(task=self.task) if is_ended else rows.filter(activity=_activity_name(self.task))
+        if self.run is not None:
+            run_id = parse_id(self.run)
+            rows = rows.none() if run_id is None else rows.filter(enqueued_by=run_id)
         time_column = "enqueued_at" if is_ended else "scheduled_at"
         bounds = {"gte": self.since, "lt": self.until}
         rows = rows.filter(**{f"{time_column}__{name}": at for name, at in bounds.items() if at is not None})

@@ -45,7 +45,7 @@ from temporalex_django.authoring.requests import StartRequest
 from temporalex_django.client import DatabaseBackend
 from temporalex_django.management.commands.temporalex import Command
 from temporalex_django.management.run_commands import COMMANDS as SHELL_STEERING
-from temporalex_django.models import BulkJob, HumanTask, Instance, SwitchedOff
+from temporalex_django.models import BulkJob, EnqueuedTask, HumanTask, Instance, SwitchedOff
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.bulk import ResumeBulk, StartBulk, StopBulk
 from temporalex_django.operations.fleet.switches import DrainWorker, SwitchOff, SwitchOn, UndrainWorker
@@ -635,12 +635,13 @@ def test_admin(name: str, asking: str) -> None:
     by = Actor(user=user if user.is_authenticated else None)
     there = {**objects(), "job": bulk_job(by, "running"), "stopped job": bulk_job(by, "stopped")}
     there |= {"drained worker": worker(drained=True).pk, "message": matrix_rows.dead_letter()}
+    there["task id"] = EnqueuedTask.objects.order_by("pk").values_list("run_id", flat=True).first()
     there["switch"] = SwitchedOff.objects.get(name=switched_off()["switch_name"]).pk
     client, before = browser(user), standing()
 
     def page(what: str | None = None, data: Any = None, *, query: Any = "", keys: Any = there) -> Any:
         key = None if what is None else keys[what]
-        named = {} if what is None else dict.fromkeys(("object_id", "run_id"), key)
+        named = {} if what is None else dict.fromkeys(("object_id", "run_id", "task_id"), key)
         query, data = (one(key) if callable(one) else one for one in (query, data))
         address = filled(pages()[plainly(name)], named) + query
         return client.get(address) if data is None else client.post(address, data)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from django.core.management import CommandError
 from django.test import override_settings
 from django.urls import reverse
 
@@ -223,6 +224,23 @@ def test_in_the_admin() -> None:
     }
     refused = client.post(f"{add}?task=tests.app.tasks.add", values)
     assert b"do not fit its signature" in refused.content
+
+
+def test_a_command_makes_it() -> None:
+    made = command(
+        "schedules", "create", "mine", "--task", "tests.app.tasks.add", "--cron", "0 1 * * *", "--args", "[1]"
+    )
+    assert "the schedule mine is created" in made
+    assert ScheduleRow.objects.get().task == "tests.app.tasks.add"
+    command("schedules", "create", "other", "--workflow", Nightly.name, "--every", "3600", "--overlap", "buffer_one")
+    assert ScheduleRow.objects.get(name="other").overlap == "buffer_one"
+    for wrong, message in (
+        (["--cron", "0 1 * * *"], "give either a workflow or a task"),
+        (["--task", "tests.app.tasks.add"], "a schedule needs"),
+        (["--task", "tests.app.tasks.add", "--cron", "0 1 * * *", "--args", "[1, 2, 3]"], "do not fit its signature"),
+    ):
+        with pytest.raises(CommandError, match=message):
+            command("schedules", "create", "wrong", *wrong)
 
 
 def test_the_commands_show_it() -> None:

@@ -20,6 +20,7 @@ from temporalex_django.access import AccessPolicy
 from temporalex_django.models import EndedTask, EnqueuedTask, Instance, OperatorAction
 from temporalex_django.operations.background_tasks import CancelTask, RetryTask
 from temporalex_django.operations.base import Actor
+from temporalex_django.operations.read.background_tasks import TaskFilter, list_tasks
 from temporalex_django.testing import DjangoEnvironment
 from temporalex_django.workers.loop import WorkerLoop, run_until_idle
 from tests.settings_tasks import TASKS
@@ -348,4 +349,7 @@ def test_a_task_belongs_to_the_tenant_of_the_run_that_enqueued_it() -> None:
             with pytest.raises(errors.TaskNotFound):
                 CancelTask(task, by=Actor(user=user)).execute()
         CancelTask(task_id, by=Actor(user=red)).execute()
+    rows, _ = list_tasks(TaskFilter(run=str(Instance.objects.get().pk)), None, limit=9)
+    assert [row.id for row in rows] == [task_id]
+    assert list_tasks(TaskFilter(run="no id"), None, limit=9) == ([], False)
     assert EndedTask.objects.get(pk=task_id).enqueued_by == Instance.objects.get()

@@ -200,7 +200,7 @@ class TemporalRun(InstanceFacts):
             delivery=inbound.record,
         )
         completion = self._activate(activation)
-        self._room.take(self.executor.pending_commands)
+        self._room.take(self.executor.pending_commands.emitted, self.executor.pending_commands.emitted_bytes)
         if completion.changed:
             self._seed = None
             self.history.record(activation, completion, self.executor)
@@ -300,8 +300,11 @@ class TemporalRun(InstanceFacts):
         """Return a timer of no seconds, which causes another activation, if signals or calls were too many for one."""
         if completion.closed is not None or not (self._inbox.signals or self.executor.pending_commands.can_emit):
             return []
+        return [self._rest_timer()]
+
+    def _rest_timer(self) -> WorkflowCommand:
         self._rest_timers += 1
-        return [self._writer.write(Command("StartTimer", names.REST_TIMERS + self._rest_timers, {"duration": 0}), {})]
+        return self._writer.write(Command("StartTimer", names.REST_TIMERS + self._rest_timers, {"duration": 0}), {})
 
     def _write_rejection(self, update_id: str, error: Mapping[str, Any]) -> WorkflowCommand:
         return self._writer.write_rejection(self._protocol_ids[update_id], error)

@@ -30,14 +30,14 @@ from temporalex_django.backends.cluster.client import CREDENTIALS_SECONDS, Clust
 from temporalex_django.backends.cluster.ids import cluster_id_of, identity_of, task_queue
 from temporalex_django.backends.cluster.logs import hide_error_texts
 from temporalex_django.backends.cluster.mirror_writer import MirrorWriter
-from temporalex_django.backends.cluster.mirrored_run import MirroredPlugin, Observer
+from temporalex_django.backends.cluster.mirrored_run import MirroredPlugin
 from temporalex_django.backends.cluster.permits import Permits, slots_of
 from temporalex_django.backends.cluster.places import ActivitySlots, PoolExecutor, Threads
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.failures import error_line
-from temporalex_django.core.messages.sender import Judge
 from temporalex_django.db.human_tasks import DatabaseJudge
 from temporalex_django.temporal.options import find_class
+from temporalex_django.temporal.plugin import TemporalexPlugin
 
 log = logging.getLogger("temporalex_django.backends")
 
@@ -54,17 +54,38 @@ _WATCH_SECONDS: Final = 10.0
 class ProjectPlugin(MirroredPlugin):
     """The plugin of workers of this project: with its codec, its permissions, its ids, its mirror and its attempts."""
 
-    def __init__(self, observer: Observer, *, judge: Judge, executor: Executor, permits: Permits) -> None:
+    def __init__(self, observer: MirrorWriter, *, executor: Executor, permits: Permits | None = None) -> None:
         super().__init__(
             observer,
             codec=codec(),
-            judge=judge,
+            judge=partial(_is_permitted, observer),
             queue_name=task_queue,
             workflow_id=cluster_id_of,
             unexpected_error=get_settings().UNEXPECTED_ERROR,
             executor=executor,
         )
         self.activities = [ProjectActivities(self.options, executor, permits).definition()]
+
+
+def project_plugin(*, executor: Executor | None = None) -> TemporalexPlugin:
+    """Return a plugin for clients, workers and replayers of the SDK in a Django process.
+
+    It has the codec, the prefix, the task queues and the permissions of the project. Every history of the project
+    replays with it, unless the code has changed. Workers write the rows of their runs. ``executor`` has the threads of
+    activities that are plain functions (None: threads of its own).
+    """
+    hide_error_texts()
+    writer = MirrorWriter(get_settings().DATABASE)
+    threads = executor or ThreadPoolExecutor(thread_name_prefix="temporalex-activity")
+    plugin = ProjectPlugin(writer, executor=threads)
+    plugin.run_context = writer.closing
+    return plugin
+
+
+def _is_permitted(writer: MirrorWriter, key: str, permission: str, message: Any) -> bool:
+    """Return True if a user may send a message. Each question reads the user anew."""
+    is_permitted: bool = writer.call(partial(DatabaseJudge(writer.alias), key, permission, message))
+    return is_permitted
 
 
 class ClusterWorker:
@@ -91,7 +112,6 @@ class ClusterWorker:
         call_in_process: ProcessCall | None = None,
     ) -> None:
         self._slots = ActivitySlots(threads, limit=thread_count + tasks)
-        self._alias = alias
         self._name = name
         self._drain_seconds = drain_seconds
         self._writer = MirrorWriter(alias)
@@ -99,9 +119,7 @@ class ClusterWorker:
         hide_error_texts()
         self._tasks = ThreadPoolExecutor(_WORKFLOW_TASKS, thread_name_prefix="temporalex-cluster-task")
         try:
-            self._plugin = ProjectPlugin(
-                self._writer, judge=self._judge, executor=PoolExecutor(threads), permits=self._permits
-            )
+            self._plugin = ProjectPlugin(self._writer, executor=PoolExecutor(threads), permits=self._permits)
         except Exception:  # the SDK does not fit: the next try must not find the threads of this one
             self._writer.close()
             self._permits.close()
@@ -131,12 +149,6 @@ class ClusterWorker:
         self._tasks.shutdown()
         self._writer.close()
         self._permits.close()
-
-    def _judge(self, key: str, permission: str, message: Any) -> bool:
-        """Return True if a user may send a message. Each question reads the user anew."""
-        question = partial(DatabaseJudge(self._alias), key, permission, message)
-        is_permitted: bool = self._writer.call(question)
-        return is_permitted
 
     # -- on the event loop --------------------------------------------------------------------------------------------
 

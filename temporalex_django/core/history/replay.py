@@ -306,7 +306,11 @@ def load(text: str | bytes, *, source: str = "the history") -> StoredHistory:
         )
         raise PayloadError(f"{source} is not complete JSON: it was cut off after event {event_count}: {exc}") from None
     if not isinstance(data, dict) or any(name not in data for name in _HEADER) or not isinstance(data["events"], list):
-        raise PayloadError(f"{source} is not a history: it must be an object with {', '.join(_HEADER)}")
+        is_of_temporal = isinstance(data, dict) and "eventId" in str(data.get("events"))
+        hint = (
+            "; replay a history of Temporal with the Replayer of its SDK and project_plugin()" if is_of_temporal else ""
+        )
+        raise PayloadError(f"{source} is not a history: it must be an object with {', '.join(_HEADER)}{hint}")
     written = data["temporalex_history"]
     if not isinstance(written, int) or written > FORMAT:
         raise PayloadError(

@@ -12,6 +12,7 @@ from temporalio.api.workflowservice import v1 as service
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from temporalex_django.backends.cluster import deployments
 from temporalex_django.backends.cluster.client import ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.ids import identity_of, task_queue
 from temporalex_django.backends.cluster.reconcile import LEASE
@@ -36,6 +37,7 @@ def read_cluster(storage: DjangoStorage) -> ClusterView:
     queues = sorted(rows.filter(created_at__lt=now - _YOUNG).values_list("queue", flat=True).distinct()[:_MAX_QUEUES])
     try:
         pollers = client.call(lambda sdk: _pollers(sdk, queues), timeout=_CALL_SECONDS)
+        build = client.call(deployments.read_build, timeout=_CALL_SECONDS)
     except (ClusterUnavailable, RPCError) as exc:
         return ClusterView(address=address, error=str(exc), compared_until=compared_until)
     live = {
@@ -52,6 +54,7 @@ def read_cluster(storage: DjangoStorage) -> ClusterView:
         unpolled_queues=[queue for queue, infos in seen.items() if not infos],
         skew=_skew(max(own), now) if own else 0.0,
         compared_until=compared_until,
+        build=build,
     )
 
 

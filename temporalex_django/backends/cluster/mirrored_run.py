@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Final, Protocol
 from uuid import UUID
 
 from temporalio import workflow as sdk
+from temporalio.api.enums.v1 import VersioningBehavior
 from temporalio.bridge.proto.workflow_activation import (
     InitializeWorkflow,
     QueryWorkflow,
@@ -23,7 +24,7 @@ from temporalio.worker import WorkflowInstanceDetails, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from temporalex_django.authoring.activity_options import RetryPolicy
-from temporalex_django.backends.cluster import failing, names
+from temporalex_django.backends.cluster import deployments, failing, names
 from temporalex_django.core.executor import VisibleState
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.history.activation import Activation, Completion, FailedSignal, LostMessage, RunInfo
@@ -193,6 +194,7 @@ class MirroredRun(TemporalRun):
         self._now = datetime.now(UTC)
         self._original_run_id = info.run_id
         self._begin_error: Exception | None = None
+        self._is_versioned = deployments.build() is not None
         self._delivers = False  # whether a marker says that activities take messages to the tables
         self._task_error: Exception | None = None
 
@@ -211,6 +213,8 @@ class MirroredRun(TemporalRun):
         if not is_query:
             self._last_task = act.history_length
         completion = super().activate(act)
+        if self._is_versioned and completion.HasField("successful") and self._class.versioning == "pinned":
+            completion.successful.versioning_behavior = VersioningBehavior.VERSIONING_BEHAVIOR_PINNED
         if completion.HasField("failed") and self._task_error is not None:
             completion.failed.failure.stack_trace = failing.places_of(self._task_error)
             self._task_error = None

@@ -21,6 +21,7 @@ from temporalio.worker import FixedSizeSlotSupplier, PollerBehaviorSimpleMaximum
 
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.backends.cluster import deployments
 from temporalex_django.backends.cluster.attempts import (
     ProcessCall,
     ProjectActivities,
@@ -116,6 +117,7 @@ class ClusterWorker:
         self._drain_seconds = drain_seconds
         self._writer = MirrorWriter(alias)
         self._permits = Permits(alias, owner)
+        self._deployment = deployments.worker_config()
         hide_error_texts()
         self._tasks = ThreadPoolExecutor(_WORKFLOW_TASKS, thread_name_prefix="temporalex-cluster-task")
         try:
@@ -193,7 +195,11 @@ class ClusterWorker:
             pause = _FIRST_PAUSE if was_long else min(pause * 2, _LONGEST_PAUSE)
 
     async def _watch_cluster(self) -> None:
-        """Give back the places of this process while the cluster does not answer it: others may reach the cluster."""
+        """Give back the places of this process while the cluster does not answer it: others may reach the cluster.
+
+        Also note the code of this process with its build there.
+        """
+        build = None
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             try:
@@ -205,6 +211,8 @@ class ClusterWorker:
                 self._permits.suspend()
             else:
                 self._permits.resume()
+                if build is None or not build.has_polled:
+                    build = await deployments.note_code(client)
 
     async def _renew(self, worker: Worker) -> None:
         """Give a worker the client of this process whenever it has connected anew, with another key or certificate."""
@@ -236,6 +244,7 @@ class ClusterWorker:
                 nexus_supplier=fixed,
             ),
             activity_task_poller_behavior=PollerBehaviorSimpleMaximum(maximum=_ACTIVITY_POLLERS),
+            deployment_config=self._deployment,
             graceful_shutdown_timeout=timedelta(seconds=self._drain_seconds),
         )
 

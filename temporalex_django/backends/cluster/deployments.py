@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from temporalio.api.deployment.v1 import WorkerDeploymentVersion as BuildAddress
 from temporalio.api.workflowservice import v1 as service
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
@@ -81,10 +82,14 @@ async def read_build(sdk: Client) -> BuildView | None:
     )
 
 
+def _address(version: WorkerDeploymentVersion) -> BuildAddress:
+    return BuildAddress(deployment_name=version.deployment_name, build_id=version.build_id)
+
+
 async def _read_code(sdk: Client, version: WorkerDeploymentVersion) -> str | None:
     """Return the digest of the code with which the first worker of a build began, or None."""
     answer = await sdk.workflow_service.describe_worker_deployment_version(
-        service.DescribeWorkerDeploymentVersionRequest(namespace=sdk.namespace, deployment_version=version._to_proto())
+        service.DescribeWorkerDeploymentVersionRequest(namespace=sdk.namespace, deployment_version=_address(version))
     )
     entry = answer.worker_deployment_version_info.metadata.entries.get(_CODE)
     return None if entry is None else str(cluster_client().payloads.decode(entry))
@@ -115,7 +120,7 @@ async def _store_code(sdk: Client, version: WorkerDeploymentVersion) -> None:
     await sdk.workflow_service.update_worker_deployment_version_metadata(
         service.UpdateWorkerDeploymentVersionMetadataRequest(
             namespace=sdk.namespace,
-            deployment_version=version._to_proto(),
+            deployment_version=_address(version),
             upsert_entries={_CODE: cluster_client().payloads.encode(code_digest())},
             identity=cluster_client().identity,
         )

@@ -79,17 +79,17 @@ class StartedRun(NamedTuple):
 class RemoteStart(NamedTuple):
     """The start of a run on a cluster: its id there, and the row of the outbox that starts it.
 
-    ``held`` is the number of seconds for which the caller keeps the row, to send it itself.
+    ``hold_seconds`` is the number of seconds for which the caller keeps the row, to send it itself.
     """
 
     cluster_id: str
     row_id: UUID
     destination: str
-    held: float
+    hold_seconds: float
 
     def row(self, chain_id: UUID) -> list[Any]:
         """Return the columns ``OUTGOING`` of the row, without its times."""
-        tries = 1 if self.held else 0
+        tries = 1 if self.hold_seconds else 0
         return [self.row_id, chain_id, self.destination, f"{self.destination}.start", codec().encode({}), None, tries]
 
 
@@ -134,13 +134,7 @@ def insert_start(
     ids. Raises ``InvalidId`` if the id is the run id of another run.
     """
     started = ids or StartedRun(uuid7(), uuid7())
-    run_id = None
-    if not start.generated:
-        run_id = parse_run_id(start.workflow_id)
-    if run_id is not None and storage.sql.select(
-        "select 1 from temporalex_instance where id = %s", [run_id], ("int4",)
-    ):
-        raise run_id_taken_error(start.workflow_id)
+    _require_free_run_id(start, storage)
     notifies = storage.clock is None and remote is None
     notifies_with_insert = notifies and not start.search_attributes and _can_notify(storage.alias)
     try:
@@ -156,6 +150,14 @@ def insert_start(
     if notifies and not notifies_with_insert:
         notify_on_commit(alias=storage.alias, queues=[start.queue])
     return started
+
+
+def _require_free_run_id(start: RunStart, storage: DjangoStorage) -> None:
+    """Raise ``InvalidId`` if the id that a caller has chosen is the run id of another run."""
+    run_id = None if start.generated else parse_run_id(start.workflow_id)
+    sql = "select 1 from temporalex_instance where id = %s"
+    if run_id is not None and storage.sql.select(sql, [run_id], ("int4",)):
+        raise run_id_taken_error(start.workflow_id)
 
 
 def pending_error(start: RunStart) -> AlreadyRunning:
@@ -276,8 +278,7 @@ def _insert_chain_and_run(
     shared = not start.generated and key is not None
     inside = shared and connections[storage.alias].in_atomic_block and not storage.disposable
     run = _run_row(start, started, storage.alias)
-    if remote is not None:
-        run["cluster_id"] = remote.cluster_id
+    run |= _remote_columns(remote)
     shape = StartShape(
         columns=tuple(run),
         test=test,
@@ -286,18 +287,17 @@ def _insert_chain_and_run(
         keyed=key is not None,
         shared=shared,
         bounded=shared and not inside,
-        ends=start.first_timeout is not None,
-        limited=start.start_before is not None,
+        **_chain_limits(start, remote),
         expires=start.execution_timeout is not None,
         remote=remote is not None,
     )
     begin = [*clock, *delay_parameters(start)]
     parameters: list[Any] = [*started, start.queue, *([TEMPORAL] if shape.remote else begin)]
-    if shape.limited and not shape.remote:
+    if shape.limited:
         parameters += [start.start_before]
-    if shape.ends and not shape.remote:
+    if shape.ends:
         parameters += [*begin, start.first_timeout]
-    if shape.limited and not shape.remote:
+    if shape.limited:
         parameters += [start.start_before]
     if shape.keyed:
         parameters += [key]
@@ -308,14 +308,36 @@ def _insert_chain_and_run(
         parameters += begin
     if shape.expires:
         parameters += [*begin, start.execution_timeout]
-    if remote is not None:
-        held = begin if shape.delay else [*clock, remote.held]
-        parameters += [*clock, *remote.row(started.chain_id), *clock, *held]
+    parameters += _outbox_parameters(remote, started, clock, begin if shape.delay else None)
     if not inside:
         return sql.execute(start_statement(sql.placeholder, shape), parameters) == 1
     # The savepoint keeps the caller's transaction usable after a lock timeout.
     with transaction.atomic(using=storage.alias), sql.lock_timeout(get_settings().START_LOCK_WAIT):
         return sql.execute(start_statement(sql.placeholder, shape), parameters) == 1
+
+
+def _chain_limits(start: RunStart, remote: RemoteStart | None) -> dict[str, bool]:
+    """Return the fields of ``StartShape`` about the time at which a turn ends the run. A cluster ends its own runs."""
+    is_local = remote is None
+    return {
+        "ends": is_local and start.first_timeout is not None,
+        "limited": is_local and start.start_before is not None,
+    }
+
+
+def _remote_columns(remote: RemoteStart | None) -> dict[str, Any]:
+    """Return the columns of a run that say where it is on a cluster."""
+    return {} if remote is None else {"cluster_id": remote.cluster_id}
+
+
+def _outbox_parameters(
+    remote: RemoteStart | None, started: StartedRun, clock: Sequence[Any], begin: Sequence[Any] | None
+) -> list[Any]:
+    """Return the parameters of the row of the outbox. ``begin`` are those of the time at which a later run begins."""
+    if remote is None:
+        return []
+    due_at = [*clock, remote.hold_seconds] if begin is None else begin
+    return [*clock, *remote.row(started.chain_id), *clock, *due_at]
 
 
 def _insert_separately(
@@ -346,8 +368,8 @@ def _insert_separately(
                 expires_at=start.expires_at(now),
             )
             if remote is not None:
-                values |= {"cluster_id": remote.cluster_id, "mirrored_at": now}
-                due_at = start.starts_at(now) or now + timedelta(seconds=remote.held)
+                values |= {**_remote_columns(remote), "mirrored_at": now}
+                due_at = start.starts_at(now) or now + timedelta(seconds=remote.hold_seconds)
                 row = OUTGOING.insert_parameters(storage.sql.placeholder, "")
                 storage.sql.execute(row, [*remote.row(started.chain_id), now, due_at])
             storage.sql.execute(_run_insert_statement(storage.sql.placeholder, tuple(values)), list(values.values()))

@@ -140,29 +140,29 @@ def insert(
     body: Any,
     sender: Sender | None = None,
     due_at: datetime | None = None,
-    held: float = 0.0,
+    hold_seconds: float = 0.0,
     storage: DjangoStorage,
 ) -> OutboxRow:
     """Insert a row and return it; workers are notified after the commit.
 
     ``body`` is plain data. The row is not sent before ``due_at`` (None: at once). A caller that sends it itself holds
-    it for ``held`` seconds. Nobody is notified then, and a dispatcher sends it after that time, if the caller has died.
+    it for ``hold_seconds``. Nobody is notified then, and a dispatcher sends it after that time, if the caller has died.
     """
-    row_id, tries = uuid7(), 1 if held else 0
+    row_id, tries = uuid7(), 1 if hold_seconds else 0
     sender_name = None if sender is None else sender.name[:200]
     now, clock = storage.sql.now_expression(storage.clock, live=True)
     due, due_parameters = now, clock
     if due_at is not None:
         due, due_parameters = storage.sql.placeholder("timestamptz"), [max(storage.now(), due_at)]
     elif clock:
-        due_parameters = [clock[0] + timedelta(seconds=held)]
-    elif held:
-        due, due_parameters = f"{now} + %s * interval '1 second'", [held]
+        due_parameters = [clock[0] + timedelta(seconds=hold_seconds)]
+    elif hold_seconds:
+        due, due_parameters = f"{now} + %s * interval '1 second'", [hold_seconds]
     storage.sql.execute(
         OUTGOING.insert_parameters(storage.sql.placeholder, "", created_at=now, due_at=due),
         [row_id, chain_id, destination, kind, codec().encode(body), sender_name, tries, *clock, *due_parameters],
     )
-    if not held:
+    if not hold_seconds:
         notify_on_commit(alias=storage.alias, queues=[OUTBOX_QUEUE])
     return OutboxRow(
         id=row_id,
@@ -171,7 +171,7 @@ def insert(
         kind=kind,
         body=body,
         tries=tries,
-        is_held=bool(held),
+        is_held=bool(hold_seconds),
     )
 
 

@@ -41,7 +41,8 @@ class StartShape(NamedTuple):
     - ``ends``: the first run has a timeout.
     - ``limited``: the first run is timed out if it has not begun by a given time.
     - ``expires``: the whole chain has a timeout.
-    - ``remote``: the run lives on a cluster, and a row of the outbox starts it there. No turn takes the chain.
+    - ``remote``: the run lives on a cluster, and a row of the outbox starts it there. No turn takes the chain, so it is
+      neither ``ends`` nor ``limited``.
     """
 
     columns: tuple[str, ...]
@@ -78,21 +79,20 @@ def start_statement(placeholder: Placeholder, shape: StartShape) -> str:
     ``placeholder`` is that of the dialect. The parameters are, in this order:
 
     - the ids of the chain and the run, and the queue
-    - the backend (``remote``), or else the time at which the run begins and the last time to begin (``limited``), that
-      time again and the timeout in seconds (``ends``), and the last time to begin (``limited``)
+    - the backend (``remote``), or the time at which the run begins and the last time to begin (``limited``)
+    - that time again and the timeout in seconds (``ends``), and the last time to begin (``limited``)
     - the open key (``keyed``), the limit of the wait (``bounded``), and the parameters of ``test``
     - the columns of the run, and the present time
     - the time at which the run begins (``delay``), that time again and the timeout in seconds (``expires``)
-    - the present time, the columns of the row of the outbox, the present time, and the time at which the run begins
-      (``delay``) or the present time and the seconds for which the row is held (``remote``)
+    - the present time twice, with the columns of the row of the outbox in between (``remote``)
+    - the time at which the run begins (``delay``), or the present time and the seconds to hold the row (``remote``)
     """
     now = shape.now
     begin = _begin_expression(placeholder, shape)
     later = f"{begin} + %s * interval '1 second'"
-    has_deadline = (shape.ends or shape.limited) and not shape.remote
     chain = CHAINS.pick_columns(
         *("id", "run_id", "queue", "backend" if shape.remote else "due_at"),
-        *(["deadline"] * has_deadline),
+        *(["deadline"] * (shape.ends or shape.limited)),
         *(["open_key"] * shape.keyed),
     )
     run = RUNS.pick_columns(
@@ -106,8 +106,8 @@ def start_statement(placeholder: Placeholder, shape: StartShape) -> str:
     limits = [later] * shape.ends + [placeholder("timestamptz")] * shape.limited
     first = chain.insert_parameters(placeholder, source, due_at=due, deadline=f"least({', '.join(limits)})")
     if shape.remote:
-        held = begin if shape.delay else f"{now} + %s * interval '1 second'"
-        row = OUTGOING.insert_parameters(placeholder, "from r", created_at=now, due_at=held)
+        due_at = begin if shape.delay else f"{now} + %s * interval '1 second'"
+        row = OUTGOING.insert_parameters(placeholder, "from r", created_at=now, due_at=due_at)
         second = run.insert_parameters(placeholder, "from c", **times)
         return f"with c as ({first} {UNLESS_OPEN} returning id), r as ({second} returning id) {row}"
     # No other start can have its key: nothing to wait for, and nothing to check.

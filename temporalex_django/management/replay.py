@@ -246,12 +246,16 @@ class ReplayCommand:
         else:
             _print_report(command, report)
         _fail_for_findings(report, strict=strict)
-        if make_current:
-            build = cluster_module("deployments").make_current()
-            if not json:
-                printing.write_line(
-                    command, f"The build {build.build} of the deployment {build.deployment} is current."
-                )
+        _make_build_current(command, is_wanted=make_current, is_quiet=json)
+
+
+def _make_build_current(command: BaseCommand, *, is_wanted: bool, is_quiet: bool) -> None:
+    """Let the build of this process get the runs of the cluster, if that is wanted."""
+    if not is_wanted:
+        return
+    build = cluster_module("deployments").make_current()
+    if not is_quiet:
+        printing.write_line(command, f"The build {build.build} of the deployment {build.deployment} is current.")
 
 
 def _histories(count: int) -> str:

@@ -82,8 +82,7 @@ class TemporalRun(InstanceFacts):
 
     def report_failure(self, error: Exception) -> None:
         """Log that a workflow task of the run has failed; the run stays as it is, and the server tries it again."""
-        info = self._info
-        logger.error("%s %s: a task failed: %s", info.workflow_type, info.workflow_id, error_line(error))
+        logger.error("%s %s: a task failed: %s", self._info.workflow_type, self._info.workflow_id, error_line(error))
 
     def find_class(self, name: str, version: int | None) -> type[Workflow]:
         """Return the class of the run. Raises ``UnknownWorkflow``."""
@@ -91,9 +90,8 @@ class TemporalRun(InstanceFacts):
 
     def evict(self) -> None:
         """Drop the run from memory without running its code."""
-        executor = getattr(self, "executor", None)
-        if executor is not None:
-            executor.evict()
+        if hasattr(self, "executor"):
+            self.executor.evict()
 
     # -- an activation ------------------------------------------------------------------------------------------------
 

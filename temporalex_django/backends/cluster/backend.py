@@ -91,8 +91,8 @@ class ClusterBackend:
         """Insert the rows of a chain, and the row of the outbox that starts it. See ``insert_start``."""
         ids, row_id = StartedRun(uuid7(), uuid7()), uuid7()
         is_later = start.start_at is not None or start.start_delay is not None
-        held = 0.0 if is_later else _seconds_to_hold(storage)
-        remote = RemoteStart(cluster_id(start, ids.chain_id), row_id, DESTINATION, held)
+        hold_seconds = 0.0 if is_later else _seconds_to_hold(storage)
+        remote = RemoteStart(cluster_id(start, ids.chain_id), row_id, DESTINATION, hold_seconds)
         insert_start(start, ids=ids, remote=remote, storage=storage)
         if not is_later:
             kind = f"{DESTINATION}.start"
@@ -102,11 +102,11 @@ class ClusterBackend:
                 destination=DESTINATION,
                 kind=kind,
                 body={},
-                tries=1 if held else 0,
-                is_held=bool(held),
+                tries=1 if hold_seconds else 0,
+                is_held=bool(hold_seconds),
             )
             _note_own(row)
-            if not held:
+            if not hold_seconds:
                 notify_on_commit(alias=storage.alias, queues=[outbox.OUTBOX_QUEUE])
         return ids
 
@@ -131,10 +131,12 @@ class ClusterBackend:
         *,
         due_at: datetime | None = None,
         sender: Sender | None = None,
-        held: float = 0.0,
+        hold_seconds: float = 0.0,
         storage: DjangoStorage,
     ) -> None:
-        row = outgoing.insert(chain_id, kind, body, due_at=due_at, sender=sender, held=held, storage=storage)
+        row = outgoing.insert(
+            chain_id, kind, body, due_at=due_at, sender=sender, hold_seconds=hold_seconds, storage=storage
+        )
         if due_at is None:
             _note_own(row)
 
@@ -180,9 +182,11 @@ class ClusterBackend:
         storage: DjangoStorage,
     ) -> InsertedMessage:
         """Insert a signal or a cancel request into the outbox. Raises ``MessageIdTaken``."""
-        held, replaced = _seconds_to_hold(storage), None
+        hold_seconds, replaced = _seconds_to_hold(storage), None
         if kind == "cancel":
-            self._insert(target.chain_id, "cancel", {"reason": body["reason"]}, held=held, storage=storage)
+            self._insert(
+                target.chain_id, "cancel", {"reason": body["reason"]}, hold_seconds=hold_seconds, storage=storage
+            )
             return InsertedMessage(0, True)
         with nullcontext() if message_id is None else storage.transaction():
             if message_id is not None:
@@ -203,7 +207,7 @@ class ClusterBackend:
                 "sender": calls.sender_data(sender),
                 "headers": headers,
             }
-            self._insert(target.chain_id, "signal", signal, sender=sender, held=held, storage=storage)
+            self._insert(target.chain_id, "signal", signal, sender=sender, hold_seconds=hold_seconds, storage=storage)
         return InsertedMessage(0, True, replaced=replaced)
 
     def request(self, call: RequestCall) -> ClusterRequest:

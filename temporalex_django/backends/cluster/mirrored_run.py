@@ -213,8 +213,7 @@ class MirroredRun(TemporalRun):
         if not is_query:
             self._last_task = act.history_length
         completion = super().activate(act)
-        if self._is_versioned and completion.HasField("successful") and self._class.versioning == "pinned":
-            completion.successful.versioning_behavior = VersioningBehavior.VERSIONING_BEHAVIOR_PINNED
+        self._pin(completion)
         if completion.HasField("failed") and self._task_error is not None:
             completion.failed.failure.stack_trace = failing.places_of(self._task_error)
             self._task_error = None
@@ -232,6 +231,11 @@ class MirroredRun(TemporalRun):
             super().report_failure(exc)
             completion.failed.CopyFrom(task_failure(exc, message=error_line(exc)))  # a database quotes rows
         return completion
+
+    def _pin(self, completion: WorkflowActivationCompletion) -> None:
+        """Keep a run of a pinned class on the build of this worker."""
+        if self._is_versioned and completion.HasField("successful") and self._class.versioning == "pinned":
+            completion.successful.versioning_behavior = VersioningBehavior.VERSIONING_BEHAVIOR_PINNED
 
     def _perform(self, act: WorkflowActivation) -> list[WorkflowCommand]:
         """Do the activation, and have the messages delivered that the server could not deliver.

@@ -172,7 +172,7 @@ class StartKind(ClusterKind):
         run = runs.annotate(cancel=Subquery(cancel.values("body")[:1])).first()
         if run is None or run.cluster_id is None:
             raise DeliveryRefused(WorkflowNotFound(f"the chain {row.chain_id} has no run on the Temporal cluster"))
-        there = ClusterRun(
+        on_cluster = ClusterRun(
             cluster_id=run.cluster_id,
             chain_id=row.chain_id,
             workflow=run.workflow,
@@ -181,7 +181,7 @@ class StartKind(ClusterKind):
             run_id=None,
         )
         if run.start_before is not None and run.start_before <= storage.now():
-            raise DeliveryRefused(StartTooLate(f"{there.label} had not begun by its start_before"))
+            raise DeliveryRefused(StartTooLate(f"{on_cluster.label} had not begun by its start_before"))
         decode = codec().decode
         cancelled = None if run.cancel is None else decode(bytes(run.cancel))["reason"]  # type: ignore[attr-defined]
         snapshot = None if run.snapshot is None else decode(bytes(run.snapshot))
@@ -210,7 +210,7 @@ class StartKind(ClusterKind):
             "execution_timeout": None if run.expires_at is None else _seconds_until(run.expires_at, storage.now()),
             "run_timeout": run.run_timeout,
         }
-        return Prepared(row, there, cluster_client(), start, cancelled)
+        return Prepared(row, on_cluster, cluster_client(), start, cancelled)
 
     def send(self, prepared: Prepared) -> Any:
         """Start the run, unless its cancel request waits as well and no earlier try can have started it."""
@@ -485,7 +485,7 @@ def insert(
     *,
     due_at: datetime | None = None,
     sender: Sender | None = None,
-    held: float = 0.0,
+    hold_seconds: float = 0.0,
     storage: DjangoStorage,
 ) -> OutboxRow:
     """Insert a row for the cluster and return it; see ``outbox.insert``. ``kind`` is a key of ``KINDS``."""
@@ -496,7 +496,7 @@ def insert(
         body=body,
         sender=sender,
         due_at=due_at,
-        held=held,
+        hold_seconds=hold_seconds,
         storage=storage,
     )
 

@@ -194,7 +194,7 @@ class ClusterRequest:
                 "request",
                 body,
                 sender=call.by.sender,
-                held=0.0 if self._is_committed_later else policy.OUTBOX_LEASE,
+                hold_seconds=0.0 if self._is_committed_later else policy.OUTBOX_LEASE,
                 storage=self.storage,
             ).id
 

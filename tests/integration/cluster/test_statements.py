@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, api
 from temporalex_django.backends.cluster.backend import ClusterBackend
@@ -98,3 +100,27 @@ def test_signals_keep_their_order_behind_rows_that_wait(cluster: Any, start_work
     run.signal("go", 2)  # the others wait for a worker
     with looping(queue=QUEUE):
         assert run.result(timeout=30) == [1, 2]
+
+
+class CountedSleep(Workflow):
+    task_queue = QUEUE
+
+    async def run(self, args: Any) -> Any:
+        await api.sleep(args)
+        return Ok("slept")
+
+
+@pytest.mark.once_on_postgres
+def test_a_result_is_notified_and_polled_at_most_once_a_second(cluster: Any, start_worker: Any) -> None:
+    seconds = 3.0
+    with start_worker():
+        run = CountedSleep.start(seconds, id=new_id())
+        result, statements = counted(lambda: run.result(timeout=20))
+    row = Instance.objects.get(pk=run.run_id)
+    assert result == "slept"
+    assert row.closed_at is not None
+    assert timezone.now() - row.closed_at < timedelta(seconds=1)
+    # One look before the wait, one behind the subscription, one for the notification; LISTEN and UNLISTEN are none.
+
+    looks = [statement for statement in statements if "temporalex_instance" in statement.lower()]
+    assert len(looks) <= seconds + 5

@@ -212,11 +212,14 @@ class MirrorWriter:
         busy: dict[_Rows, Exception] = {}
         try:
             with storage.transaction("mirror"):
+                batch = mirror.Batch(storage, announce=self._announcer.announce)
+                batch.read([job.run for job in jobs])
                 for job in jobs:
                     try:
-                        mirror.write(job.run, storage=storage, wait=0.0, announce=self._announcer.announce)
+                        mirror.write(job.run, storage=storage, batch=batch)
                     except mirror.MirrorBusy as exc:
                         busy[job] = exc
+                batch.store()
         except Exception as exc:  # noqa: BLE001 - each is tried alone, and gets its own error
             log.info("the rows of %s are written one by one: %s", counted(len(jobs), "run", "runs"), error_line(exc))
             return jobs

@@ -215,6 +215,7 @@ def test_a_cancel_request_from_the_cluster_to_the_tables(cluster: Any, worker: N
     waiter = started(AcrossTablesWaiter)
     sender = started(AcrossSender, {"to": waiter.id, "cancel": True})
     assert end(sender) == ["sent"]
+    run_until_idle()
     with pytest.raises(errors.WorkflowCancelled):
         waiter.result(timeout=20)
 

@@ -13,8 +13,11 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from temporalex_django import Ok, Workflow, api
+from temporalex_django import Ok, Workflow, activity, api
+from temporalex_django.backends.cluster import mirror
 from temporalex_django.backends.cluster.backend import ClusterBackend
+from temporalex_django.backends.cluster.mirror_writer import MirrorWriter
+from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Chain, Instance, Outbox
 from tests.integration.cluster.test_worker import looping
 from tests.support.waiting import wait_for
@@ -112,15 +115,62 @@ class CountedSleep(Workflow):
 
 @pytest.mark.once_on_postgres
 def test_a_result_is_notified_and_polled_at_most_once_a_second(cluster: Any, start_worker: Any) -> None:
-    seconds = 3.0
     with start_worker():
-        run = CountedSleep.start(seconds, id=new_id())
+        run = CountedSleep.start(3.0, id=new_id())
+        began = time.monotonic()
         result, statements = counted(lambda: run.result(timeout=20))
+        seconds = time.monotonic() - began
     row = Instance.objects.get(pk=run.run_id)
     assert result == "slept"
     assert row.closed_at is not None
     assert timezone.now() - row.closed_at < timedelta(seconds=1)
-    # One look before the wait, one behind the subscription, one for the notification; LISTEN and UNLISTEN are none.
+    # Beside those of each second: one for the handle, one before the wait, one for the address of the run on the
+    # cluster, one behind the subscription, and one for the notification.
+    assert len([statement for statement in statements if "temporalex_instance" in statement.lower()]) <= seconds + 5
 
-    looks = [statement for statement in statements if "temporalex_instance" in statement.lower()]
-    assert len(looks) <= seconds + 5
+
+@activity
+def one_thing(number: int) -> int:
+    return number
+
+
+class CountedActivity(Workflow):
+    task_queue = QUEUE
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await one_thing(1))
+
+
+@pytest.mark.once_on_postgres
+def test_a_batch_of_runs_takes_as_many_statements_as_one(
+    cluster: Any, start_worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Activations that end no run: reads and writes for all of them, and nothing for each."""
+    seen: list[mirror.ObservedRun] = []
+    observe = MirrorWriter.observe
+
+    def keep(self: MirrorWriter, run: mirror.ObservedRun) -> None:
+        observe(self, run)
+        seen.append(run)
+
+    monkeypatch.setattr(MirrorWriter, "observe", keep)
+    with start_worker():
+        for handle in [CountedActivity.start(None, id=new_id()) for _ in range(10)]:
+            handle.result(timeout=30)
+    begun = [run for run in seen if run.activation == 1]
+    assert len(begun) == 10
+    Instance.objects.update(closed_at=None, closing=None, status="pending")
+    Chain.objects.update(activations=0, closed=False)
+
+    def write(runs: list[mirror.ObservedRun]) -> None:
+        with transaction.atomic():
+            batch = mirror.Batch(DjangoStorage(), announce=lambda report: None)
+            batch.read(runs)
+            for run in runs:
+                mirror.write(run, storage=batch.storage, batch=batch)
+            batch.store()
+
+    _, of_one = counted(lambda: write(begun[:1]))
+    _, of_others = counted(lambda: write(begun[1:]))
+    assert Chain.objects.filter(activations=1).count() == 10
+    assert len(of_one) == len(of_others) == 8

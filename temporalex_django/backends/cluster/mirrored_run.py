@@ -46,6 +46,8 @@ logger = logging.getLogger("temporalex_django.backends")
 
 #: Options of the activity that delivers a message to the tables.
 _DELIVERY: Final = {"start_to_close": 30.0, "retry": RetryPolicy(max_interval=10).as_dict()}
+#: Signals of a run after which it is to continue as new. The server refuses those after 10,000, and suggests nothing.
+MANY_SIGNALS: Final = 8_000
 _MISMATCH: Final = RemoveFromCache.EvictionReason.NONDETERMINISM
 
 
@@ -194,6 +196,7 @@ class MirroredRun(TemporalRun):
         self._now = datetime.now(UTC)
         self._original_run_id = info.run_id
         self._begin_error: Exception | None = None
+        self._signals = 0
         self._is_versioned = deployments.build() is not None
         self._delivers = False  # whether a marker says that activities take messages to the tables
         self._task_error: Exception | None = None
@@ -209,6 +212,9 @@ class MirroredRun(TemporalRun):
         if act.HasField("timestamp"):
             self._now = act.timestamp.ToDatetime(UTC)
         self._drop_foreign_signals(act)
+        self._signals += sum(job.HasField("signal_workflow") for job in act.jobs)
+        if self._signals >= MANY_SIGNALS and "limits" in getattr(self, "_facts", {}):
+            act.continue_as_new_suggested = True
         is_query = _is_query(act)
         if not is_query:
             self._last_task = act.history_length

@@ -251,9 +251,8 @@ _CLUSTER_KEYS: dict[str, Any] = {
 }
 _TLS_KEYS = {"CA", "CERT", "KEY"}
 CLUSTER_KIND = (
-    "a dict with the texts ADDRESS, NAMESPACE, API_KEY (or a function that returns it) and PREFIX (printable, without "
-    "'/'), TLS (True, False or a dict of the paths CA, CERT and KEY), and the texts DEPLOYMENT (without '.') and "
-    "BUILD_ID, both or none"
+    "a dict with the texts ADDRESS, NAMESPACE, API_KEY (or a function that returns it), PREFIX (printable, without "
+    "'/'), DEPLOYMENT (without '.') and BUILD_ID, and TLS (a bool, or a dict of the paths CA, CERT and KEY)"
 )
 
 

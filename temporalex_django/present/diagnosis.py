@@ -364,10 +364,10 @@ def _cluster_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
         yield Diagnosis(severity="warning", code="cluster_clock", text=text, next_step=next_step)
     for run in cluster.full_histories:
         text = _("The history of %(workflow)s %(id)s has reached %(share)d %% of a limit of the Temporal cluster.")
-        words = {"workflow": run.workflow, "id": run.id, "share": int(100 * run.share)}
+        facts: dict[str, object] = {"workflow": run.workflow, "id": run.id, "share": int(100 * run.share)}
         next_step = _("Let its code continue as new: at the limit, the cluster terminates the run.")
         yield Diagnosis(
-            severity="warning", code="history_full", text=text % words, next_step=next_step, evidence=[run.id]
+            severity="warning", code="history_full", text=text % facts, next_step=next_step, evidence=[run.id]
         )
     if cluster.build is not None:
         yield from _build_diagnoses(cluster.build)

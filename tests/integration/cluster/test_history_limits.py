@@ -1,4 +1,4 @@
-"""The limits of the server on a history: a run that comes near one is told and named, and what is refused has a name."""
+"""The limits of the server on a history: a run near one is told and named, and refusals have a name."""
 
 from __future__ import annotations
 
@@ -43,7 +43,10 @@ class LongRun(Workflow):
             await api.phase(
                 [],
                 update={"add": update(lambda _, told: Reply(len(told), [*told, is_told()]))},
-                signal={"note": lambda _, told: NoReply([*told, is_told()]), "stop": lambda _, told: Stop([*told, is_told()])},
+                signal={
+                    "note": lambda _, told: NoReply([*told, is_told()]),
+                    "stop": lambda _, told: Stop([*told, is_told()]),
+                },
             )
         )
 

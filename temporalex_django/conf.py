@@ -299,7 +299,8 @@ class Settings:
         "The Temporal cluster for runs with the backend `temporal`: `ADDRESS` (default: `localhost:7233`), `NAMESPACE` (default: `default`), "
         "`API_KEY` (a text, or a function that returns it), and `TLS`, which is True or a dict with the paths `CA`, `CERT` and `KEY`. "
         "The key and the files are read anew every 30 seconds, so they can be replaced without a restart. `PREFIX` comes before each id on the cluster, so that two projects can "
-        "share a namespace. See [Run workflows on a Temporal cluster](../howto/run-on-temporal.md).",
+        "share a namespace. `DEPLOYMENT` and `BUILD_ID` are the names of the worker deployment and of the build of your code, for "
+        "[deploys](../howto/run-on-temporal.md#deploy-new-code). See [Run workflows on a Temporal cluster](../howto/run-on-temporal.md).",
         refuse=is_invalid_cluster,
         kind=CLUSTER_KIND,
     )

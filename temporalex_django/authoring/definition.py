@@ -136,6 +136,8 @@ def _duration_problems(cls: type[Workflow]) -> Iterator[str]:
 def _exposure_problems(cls: type[Workflow]) -> Iterator[str]:
     if cls.updates_in not in (None, "request", "workers"):
         yield f'updates_in must be "request" or "workers", not {cls.updates_in!r}'
+    if cls.versioning not in ("auto", "pinned"):
+        yield f'versioning must be "auto" or "pinned", not {cls.versioning!r}'
     if cls.backend not in (None, names.TABLES, names.TEMPORAL):
         yield f'backend must be "tables" or "temporal", not {cls.backend!r}'
     if cls.unexpected_error not in (None, "fail", "block"):

@@ -93,6 +93,8 @@ class Workflow(Startable):
     ``updates_in`` says where updates and decisions are judged and handled: "request" is the process that sends them,
     and "workers" are workers alone. None uses the setting ``UPDATES_IN``.
     ``backend`` says where runs live: "tables", or "temporal" (the setting ``CLUSTER``). None: the setting ``BACKEND``.
+    ``versioning`` says which code an open run on a cluster gets after a deploy (``CLUSTER["DEPLOYMENT"]``): "auto" is
+    the new code, and "pinned" is the code with which it started.
 
     ``title`` is the name that people see. ``summary`` names the fields of the result that they see when it is done.
     """
@@ -115,6 +117,7 @@ class Workflow(Startable):
     unexpected_error: ClassVar[Literal["fail", "block"] | None] = None
     updates_in: ClassVar[Literal["request", "workers"] | None] = None
     backend: ClassVar[Literal["tables", "temporal"] | None] = None
+    versioning: ClassVar[Literal["auto", "pinned"]] = "auto"
     title: ClassVar[str | None] = None
     summary: ClassVar[Sequence[str]] = ()
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from itertools import repeat
 from typing import TypeVar
 from uuid import UUID
 
@@ -224,12 +225,14 @@ def wait_for(
     *,
     wait_slot: WaitSlot = unlimited_wait,
     listen: Listen = no_listen,
+    listening_pause: float | None = None,
 ) -> T | None:
     """Call ``poll`` until it returns something other than None, and return that; None when the deadline has passed.
 
     It polls at least once, then after growing pauses, and sooner when ``listen`` is notified. ``wait_slot()`` returns a
     context manager that limits how many callers wait at a time. Its value is False if too many wait already; then None
-    is returned after the first poll.
+    is returned after the first poll. With ``listening_pause``, a caller that is notified polls after so many seconds
+    otherwise, and listens all the time.
 
     A host that does the work of workers itself does it after the first poll, whatever the deadline is: its clock is not
     the one of the deadline.
@@ -241,16 +244,20 @@ def wait_for(
         if not is_granted:
             return None
         if run_pending is None:
-            return _poll_until(poll, deadline, listen)
+            return _poll_until(poll, deadline, listen, listening_pause)
         run_pending()
         return poll()
 
 
-def _poll_until(poll: Callable[[], T | None], deadline: Deadline, listen: Listen) -> T | None:
+def _poll_until(
+    poll: Callable[[], T | None], deadline: Deadline, listen: Listen, listening_pause: float | None
+) -> T | None:
     pauses, listen_deadline = _pauses(_FIRST_PAUSE), Deadline(_LISTENING_SECONDS)
     with listen() as rest:
         if rest is not time.sleep:
             pauses = _pauses(_FIRST_LISTENING_PAUSE)
+            if listening_pause is not None:
+                pauses, listen_deadline = repeat(listening_pause), deadline
             # Poll once more after the subscription: the result may have arrived before it, without a notification.
             if (result := poll()) is not None:
                 return result

@@ -246,11 +246,13 @@ _CLUSTER_KEYS: dict[str, Any] = {
     "TLS": (bool, Mapping),
     "API_KEY": (str, Callable),
     "PREFIX": str,
+    "DEPLOYMENT": str,
+    "BUILD_ID": str,
 }
 _TLS_KEYS = {"CA", "CERT", "KEY"}
 CLUSTER_KIND = (
-    "a dict with the texts ADDRESS, NAMESPACE, API_KEY (or a function that returns it) and PREFIX (printable, without "
-    "'/'), and TLS (True, False or a dict of the paths CA, CERT and KEY)"
+    "a dict with the texts ADDRESS, NAMESPACE, API_KEY (or a function that returns it), PREFIX (printable, without "
+    "'/'), DEPLOYMENT (without '.') and BUILD_ID, and TLS (a bool, or a dict of the paths CA, CERT and KEY)"
 )
 
 
@@ -260,6 +262,9 @@ def is_invalid_cluster(value: Any) -> bool:
         return True
     tls, prefix = value.get("TLS", False), value.get("PREFIX", "")
     if not prefix.isprintable() or "/" in prefix:
+        return True
+    deployment, build = value.get("DEPLOYMENT", ""), value.get("BUILD_ID", "")
+    if bool(deployment) != bool(build) or "." in deployment:
         return True
     return isinstance(tls, Mapping) and any(
         key not in _TLS_KEYS or not isinstance(path, str) for key, path in tls.items()

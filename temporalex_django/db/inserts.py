@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
@@ -20,7 +20,7 @@ from django.db import DatabaseError, IntegrityError, connections, transaction
 from temporalex_django.authoring.run_columns import RUN_COLUMNS
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.messages.sender import Headers, Sender
-from temporalex_django.core.names import all_names
+from temporalex_django.core.names import TABLES, TEMPORAL, all_names
 from temporalex_django.core.payloads import codec as payloads
 from temporalex_django.db.dialects.base import get_dialect
 from temporalex_django.db.sql_columns import (
@@ -35,6 +35,7 @@ from temporalex_django.db.sql_columns import (
     sender_from_columns,
 )
 from temporalex_django.db.start_statement import (
+    OUTGOING,
     SCOPED_CHAIN,
     SCOPED_CHAIN_INSERT,
     UNLESS_OPEN,
@@ -63,6 +64,7 @@ _MESSAGE = MESSAGES.pick_columns(
 )
 #: Sender and headers of a message that code sends without headers, as most are.
 _FROM_CODE: Final = (*sender_columns(None), json_text(None))
+_CHAIN: Final = CHAINS.pick_columns(*NEW_CHAIN.column_names, "backend")
 _INSERTED = MESSAGES.pick_columns("id", "created_at")
 _FINGERPRINT = MESSAGES.pick_columns("id", "kind", "name", "body", "sender_key", "sender_name")
 
@@ -72,6 +74,23 @@ class StartedRun(NamedTuple):
 
     chain_id: UUID
     run_id: UUID
+
+
+class RemoteStart(NamedTuple):
+    """The start of a run on a cluster: its id there, and the row of the outbox that starts it.
+
+    ``hold_seconds`` is the number of seconds for which the caller keeps the row, to send it itself.
+    """
+
+    cluster_id: str
+    row_id: UUID
+    destination: str
+    hold_seconds: float
+
+    def row(self, chain_id: UUID) -> list[Any]:
+        """Return the columns ``OUTGOING`` of the row, without its times."""
+        tries = 1 if self.hold_seconds else 0
+        return [self.row_id, chain_id, self.destination, f"{self.destination}.start", codec().encode({}), None, tries]
 
 
 class InsertedMessage(NamedTuple):
@@ -98,10 +117,13 @@ def copy_forked_columns(run_id: UUID, source_run_id: UUID, *, alias: str) -> Non
     runs.filter(pk=run_id).update(**runs.values(*names).get(pk=source_run_id))
 
 
-def insert_start(start: RunStart, *, ids: StartedRun | None = None, storage: DjangoStorage) -> StartedRun:
+def insert_start(
+    start: RunStart, *, ids: StartedRun | None = None, remote: RemoteStart | None = None, storage: DjangoStorage
+) -> StartedRun:
     """Insert a chain that is due when its run begins, and that run; return their ids.
 
-    ``ids`` are those that they get; None: new ones.
+    ``ids`` are those that they get; None: new ones. With ``remote``, the run lives on a cluster: a row of the outbox is
+    inserted, too, and no worker is notified.
 
     If the caller has a transaction open, this is part of it, and the transaction stays usable after an error. Workers
     are notified after the commit. It locks no row that exists. It waits at most ``START_LOCK_WAIT`` for another open
@@ -112,18 +134,12 @@ def insert_start(start: RunStart, *, ids: StartedRun | None = None, storage: Dja
     ids. Raises ``InvalidId`` if the id is the run id of another run.
     """
     started = ids or StartedRun(uuid7(), uuid7())
-    run_id = None
-    if not start.generated:
-        run_id = parse_run_id(start.workflow_id)
-    if run_id is not None and storage.sql.select(
-        "select 1 from temporalex_instance where id = %s", [run_id], ("int4",)
-    ):
-        raise run_id_taken_error(start.workflow_id)
-    notifies = storage.clock is None
+    _require_free_run_id(start, storage)
+    notifies = storage.clock is None and remote is None
     notifies_with_insert = notifies and not start.search_attributes and _can_notify(storage.alias)
     try:
         with _notification_with_next(start.queue, storage) if notifies_with_insert else nullcontext():
-            done = _insert_with_attributes(start, started, storage)
+            done = _insert_with_attributes(start, started, storage, remote)
     except DatabaseError as exc:
         # Where one lock keeps all writers out, a wait for it says nothing about this id.
         if storage.sql.writer_lock or not storage.is_transient(exc) or storage.is_interrupted(exc):
@@ -134,6 +150,14 @@ def insert_start(start: RunStart, *, ids: StartedRun | None = None, storage: Dja
     if notifies and not notifies_with_insert:
         notify_on_commit(alias=storage.alias, queues=[start.queue])
     return started
+
+
+def _require_free_run_id(start: RunStart, storage: DjangoStorage) -> None:
+    """Raise ``InvalidId`` if the id that a caller has chosen is the run id of another run."""
+    run_id = None if start.generated else parse_run_id(start.workflow_id)
+    sql = "select 1 from temporalex_instance where id = %s"
+    if run_id is not None and storage.sql.select(sql, [run_id], ("int4",)):
+        raise run_id_taken_error(start.workflow_id)
 
 
 def pending_error(start: RunStart) -> AlreadyRunning:
@@ -157,7 +181,9 @@ def _notification_with_next(queue: str, storage: DjangoStorage) -> Iterator[None
         take_back()
 
 
-def _insert_with_attributes(start: RunStart, started: StartedRun, storage: DjangoStorage) -> bool:
+def _insert_with_attributes(
+    start: RunStart, started: StartedRun, storage: DjangoStorage, remote: RemoteStart | None
+) -> bool:
     """Insert chain, run and search attributes; return False if an open run has the business id."""
     if storage.sql.chained_writes:
         insert = _insert_chain_and_run
@@ -165,9 +191,9 @@ def _insert_with_attributes(start: RunStart, started: StartedRun, storage: Djang
         insert = _insert_separately
     wide = ("", []) if start.generated else _wider_scope_test(start)
     if not start.search_attributes:
-        return insert(start, started, storage, wide)
+        return insert(start, started, storage, wide, remote)
     with storage.transaction():
-        done = insert(start, started, storage, wide)
+        done = insert(start, started, storage, wide, remote)
         if done:
             insert_search_attributes(storage.sql, [(started.run_id, start.search_attributes)])
     return done
@@ -235,7 +261,11 @@ def _run_row(start: RunStart, started: StartedRun, alias: str, **when: datetime 
 
 
 def _insert_chain_and_run(
-    start: RunStart, started: StartedRun, storage: DjangoStorage, wide: tuple[str, list[Any]]
+    start: RunStart,
+    started: StartedRun,
+    storage: DjangoStorage,
+    wide: tuple[str, list[Any]],
+    remote: RemoteStart | None,
 ) -> bool:
     """Insert chain and run with one statement; return False if an open run has the business id.
 
@@ -248,6 +278,7 @@ def _insert_chain_and_run(
     shared = not start.generated and key is not None
     inside = shared and connections[storage.alias].in_atomic_block and not storage.disposable
     run = _run_row(start, started, storage.alias)
+    run |= _remote_columns(remote)
     shape = StartShape(
         columns=tuple(run),
         test=test,
@@ -256,12 +287,12 @@ def _insert_chain_and_run(
         keyed=key is not None,
         shared=shared,
         bounded=shared and not inside,
-        ends=start.first_timeout is not None,
-        limited=start.start_before is not None,
+        **_chain_limits(start, remote),
         expires=start.execution_timeout is not None,
+        remote=remote is not None,
     )
     begin = [*clock, *delay_parameters(start)]
-    parameters: list[Any] = [*started, start.queue, *begin]
+    parameters: list[Any] = [*started, start.queue, *([TEMPORAL] if shape.remote else begin)]
     if shape.limited:
         parameters += [start.start_before]
     if shape.ends:
@@ -277,6 +308,7 @@ def _insert_chain_and_run(
         parameters += begin
     if shape.expires:
         parameters += [*begin, start.execution_timeout]
+    parameters += _outbox_parameters(remote, started, clock, begin if shape.delay else None)
     if not inside:
         return sql.execute(start_statement(sql.placeholder, shape), parameters) == 1
     # The savepoint keeps the caller's transaction usable after a lock timeout.
@@ -284,16 +316,46 @@ def _insert_chain_and_run(
         return sql.execute(start_statement(sql.placeholder, shape), parameters) == 1
 
 
+def _chain_limits(start: RunStart, remote: RemoteStart | None) -> dict[str, bool]:
+    """Return the fields of ``StartShape`` about the time at which a turn ends the run. A cluster ends its own runs."""
+    is_local = remote is None
+    return {
+        "ends": is_local and start.first_timeout is not None,
+        "limited": is_local and start.start_before is not None,
+    }
+
+
+def _remote_columns(remote: RemoteStart | None) -> dict[str, Any]:
+    """Return the columns of a run that say where it is on a cluster."""
+    return {} if remote is None else {"cluster_id": remote.cluster_id}
+
+
+def _outbox_parameters(
+    remote: RemoteStart | None, started: StartedRun, clock: Sequence[Any], begin: Sequence[Any] | None
+) -> list[Any]:
+    """Return the parameters of the row of the outbox. ``begin`` are those of the time at which a later run begins."""
+    if remote is None:
+        return []
+    due_at = [*clock, remote.hold_seconds] if begin is None else begin
+    return [*clock, *remote.row(started.chain_id), *clock, *due_at]
+
+
 def _insert_separately(
-    start: RunStart, started: StartedRun, storage: DjangoStorage, wide: tuple[str, list[Any]]
+    start: RunStart,
+    started: StartedRun,
+    storage: DjangoStorage,
+    wide: tuple[str, list[Any]],
+    remote: RemoteStart | None,
 ) -> bool:
-    """Insert with two statements, for SQLite; return False if an open run has the business id."""
+    """Insert with a statement for each row, for SQLite; return False if an open run has the business id."""
     test, test_parameters = wide
     with storage.transaction():
         now = storage.now()
-        chain = [*started, start.queue, start.due_at(now), start.deadline(now), start.open_key]
+        chain = [*started, start.queue, start.due_at(now), start.deadline(now), start.open_key, TABLES]
+        if remote is not None:
+            chain[3:] = [None, None, start.open_key, TEMPORAL]
         done = storage.sql.execute(
-            f"{NEW_CHAIN.insert_parameters(storage.sql.placeholder, f'where {test or 1}')} {UNLESS_OPEN}",
+            f"{_CHAIN.insert_parameters(storage.sql.placeholder, f'where {test or 1}')} {UNLESS_OPEN}",
             [*chain, *test_parameters],
         )
         if done == 1:
@@ -305,6 +367,11 @@ def _insert_separately(
                 starts_at=start.starts_at(now),
                 expires_at=start.expires_at(now),
             )
+            if remote is not None:
+                values |= {**_remote_columns(remote), "mirrored_at": now}
+                due_at = start.starts_at(now) or now + timedelta(seconds=remote.hold_seconds)
+                row = OUTGOING.insert_parameters(storage.sql.placeholder, "")
+                storage.sql.execute(row, [*remote.row(started.chain_id), now, due_at])
             storage.sql.execute(_run_insert_statement(storage.sql.placeholder, tuple(values)), list(values.values()))
     return done == 1
 

@@ -17,7 +17,7 @@ from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 from uuid import UUID
 
 from django.db.models import Exists, Min, OuterRef, QuerySet
@@ -28,6 +28,7 @@ from temporalex_django.core import process
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.db.inserts import notify_on_commit
+from temporalex_django.db.start_statement import OUTGOING
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
 from temporalex_django.engine.ids import uuid7
@@ -60,15 +61,19 @@ class DeliveryFailed(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutboxRow:
-    """A row of the outbox that this process has claimed. ``body`` is decoded, and ``tries`` counts this one."""
+    """A row of the outbox that this process has claimed or holds. ``body`` is decoded, and ``tries`` counts this one.
+
+    ``is_held`` is True if the caller that has inserted it sends it itself.
+    """
 
     id: UUID
     chain_id: UUID
     destination: str
     kind: str
     body: Any = field(repr=False)
-    created_at: datetime
     tries: int
+    created_at: datetime | None = None
+    is_held: bool = False
 
 
 class OutboxKind(Protocol):
@@ -98,6 +103,17 @@ class OutboxKind(Protocol):
         """
 
 
+@runtime_checkable
+class QuickKind(Protocol):
+    """An ``OutboxKind`` that may store an answer by SQL, so that a row is settled with one statement."""
+
+    def settling(self, row: OutboxRow, answer: Any, storage: DjangoStorage) -> Sequence[tuple[str, list[Any]]] | None:
+        """Return updates that store the answer, with their parameters. Each ends with a condition.
+
+        None: call ``settle``.
+        """
+
+
 _loaders: dict[str, Callable[[str], OutboxKind]] = {}
 
 
@@ -124,25 +140,39 @@ def insert(
     body: Any,
     sender: Sender | None = None,
     due_at: datetime | None = None,
+    hold_seconds: float = 0.0,
     storage: DjangoStorage,
-) -> UUID:
-    """Insert a row in the open transaction and return its id; workers are notified after the commit.
+) -> OutboxRow:
+    """Insert a row and return it; workers are notified after the commit.
 
-    ``body`` is plain data. The row is not sent before ``due_at`` (None: at once).
+    ``body`` is plain data. The row is not sent before ``due_at`` (None: at once). A caller that sends it itself holds
+    it for ``hold_seconds``. Nobody is notified then, and a dispatcher sends it after that time, if the caller has died.
     """
-    row_id, now = uuid7(), storage.now()
-    Outbox.objects.using(storage.alias).create(
+    row_id, tries = uuid7(), 1 if hold_seconds else 0
+    sender_name = None if sender is None else sender.name[:200]
+    now, clock = storage.sql.now_expression(storage.clock, live=True)
+    due, due_parameters = now, clock
+    if due_at is not None:
+        due, due_parameters = storage.sql.placeholder("timestamptz"), [max(storage.now(), due_at)]
+    elif clock:
+        due_parameters = [clock[0] + timedelta(seconds=hold_seconds)]
+    elif hold_seconds:
+        due, due_parameters = f"{now} + %s * interval '1 second'", [hold_seconds]
+    storage.sql.execute(
+        OUTGOING.insert_parameters(storage.sql.placeholder, "", created_at=now, due_at=due),
+        [row_id, chain_id, destination, kind, codec().encode(body), sender_name, tries, *clock, *due_parameters],
+    )
+    if not hold_seconds:
+        notify_on_commit(alias=storage.alias, queues=[OUTBOX_QUEUE])
+    return OutboxRow(
         id=row_id,
         chain_id=chain_id,
         destination=destination,
         kind=kind,
-        body=codec().encode(body),
-        sender=None if sender is None else sender.name[:200],
-        created_at=now,
-        due_at=now if due_at is None else max(now, due_at),
+        body=body,
+        tries=tries,
+        is_held=bool(hold_seconds),
     )
-    notify_on_commit(alias=storage.alias, queues=[OUTBOX_QUEUE])
-    return row_id
 
 
 def make_due(row_id: UUID, *, storage: DjangoStorage) -> None:
@@ -276,10 +306,21 @@ def _store_answer(row: OutboxRow, answer: Any, storage: DjangoStorage) -> bool:
     """Delete the row, and let its kind store the answer. Returns False if the kind cannot now: it is tried again."""
     kind = kind_of(row.kind)
     assert kind is not None
+    updates = kind.settling(row, answer, storage) if isinstance(kind, QuickKind) else None
     try:
+        if updates is not None and storage.sql.chained_writes:
+            steps = [_DELETE, *(f"{sql} and exists (select 1 from s0)" for sql, _ in updates)]
+            named = ", ".join(f"s{number} as ({sql} returning 1)" for number, sql in enumerate(steps))
+            parameters = [value for _, values in updates for value in values]
+            storage.sql.select(f"with {named} select count(*) from s0", [row.id, row.tries, *parameters], ("int8",))
+            return True
         with storage.transaction("outbox sent"):
-            if _delete(row, storage):
+            if not _delete(row, storage):
+                return True
+            if updates is None:
                 kind.settle(row, answer, storage)
+            for sql, parameters in updates or ():
+                storage.sql.execute(sql, parameters)
     except DeliveryFailed as exc:
         _try_later(row, exc, storage)
         return False
@@ -327,7 +368,8 @@ def _wait_for_destination(row: OutboxRow, error: Exception, storage: DjangoStora
     The first try stays counted, since it may have been sent.
     """
     now = storage.now()
-    pause = min(max((now - row.created_at).total_seconds(), policy.OUTBOX_FIRST_PAUSE), policy.OUTBOX_LONGEST_PAUSE)
+    age = (now - (row.created_at or now)).total_seconds()
+    pause = min(max(age, policy.OUTBOX_FIRST_PAUSE), policy.OUTBOX_LONGEST_PAUSE)
     changes = {"due_at": now + timedelta(seconds=pause), "tries": max(row.tries - 1, 1), "error": _text(error)}
     _own_row(row, storage).update(**changes)
 
@@ -373,6 +415,9 @@ def _announce_refusal(row: OutboxRow, code: str, message: str, storage: DjangoSt
 def _own_row(row: OutboxRow, storage: DjangoStorage) -> QuerySet[Outbox]:
     """Return the row, or nothing if another process has claimed it after the lease."""
     return Outbox.objects.using(storage.alias).filter(pk=row.id, tries=row.tries, failed__isnull=True)
+
+
+_DELETE: Final = f"delete from {OUTGOING.table.name} where id = %s and tries = %s and failed is null"
 
 
 def _delete(row: OutboxRow, storage: DjangoStorage) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple
 
-from temporalex_django.db.sql_columns import CHAINS, NEW_CHAIN, RUNS
+from temporalex_django.db.sql_columns import CHAINS, NEW_CHAIN, OUTBOX, RUNS
 from temporalex_django.engine.contracts.dialect import Placeholder
 from temporalex_django.engine.run_start import RunStart
 
@@ -19,6 +19,10 @@ SCOPED_CHAIN_INSERT: Final = (
     f" join {CHAINS.name} c on c.id = i.chain_id and c.run_id = i.id where i.workflow_id = v.workflow_id"
     " and (v.scope = 'global' or i.workflow = v.workflow) and c.open_key is not null)"
     f" {UNLESS_OPEN}"
+)
+#: Rows of the outbox that are inserted.
+OUTGOING: Final = OUTBOX.pick_columns(
+    *("id", "chain_id", "destination", "kind", "body", "sender", "tries", "created_at", "due_at")
 )
 #: The way in which a start names the time at which its run begins; empty if it begins at once.
 DelayKind = Literal["", "at", "after"]
@@ -37,6 +41,8 @@ class StartShape(NamedTuple):
     - ``ends``: the first run has a timeout.
     - ``limited``: the first run is timed out if it has not begun by a given time.
     - ``expires``: the whole chain has a timeout.
+    - ``remote``: the run lives on a cluster, and a row of the outbox starts it there. No turn takes the chain, so it is
+      neither ``ends`` nor ``limited``.
     """
 
     columns: tuple[str, ...]
@@ -49,6 +55,7 @@ class StartShape(NamedTuple):
     ends: bool
     limited: bool
     expires: bool
+    remote: bool = False
 
 
 def delay_kind(start: RunStart) -> DelayKind:
@@ -71,30 +78,38 @@ def start_statement(placeholder: Placeholder, shape: StartShape) -> str:
 
     ``placeholder`` is that of the dialect. The parameters are, in this order:
 
-    - the ids of the chain and the run, the queue, the time at which the run begins, and the last time to begin
-      (``limited``)
+    - the ids of the chain and the run, and the queue
+    - the backend (``remote``), or the time at which the run begins and the last time to begin (``limited``)
     - that time again and the timeout in seconds (``ends``), and the last time to begin (``limited``)
     - the open key (``keyed``), the limit of the wait (``bounded``), and the parameters of ``test``
     - the columns of the run, and the present time
     - the time at which the run begins (``delay``), that time again and the timeout in seconds (``expires``)
+    - the present time twice, with the columns of the row of the outbox in between (``remote``)
+    - the time at which the run begins (``delay``), or the present time and the seconds to hold the row (``remote``)
     """
     now = shape.now
     begin = _begin_expression(placeholder, shape)
     later = f"{begin} + %s * interval '1 second'"
     chain = CHAINS.pick_columns(
-        *("id", "run_id", "queue", "due_at"),
+        *("id", "run_id", "queue", "backend" if shape.remote else "due_at"),
         *(["deadline"] * (shape.ends or shape.limited)),
         *(["open_key"] * shape.keyed),
     )
     run = RUNS.pick_columns(
-        *shape.columns, "created_at", *(["starts_at"] * bool(shape.delay)), *(["expires_at"] * shape.expires)
+        *(*shape.columns, "created_at", *(["starts_at"] * bool(shape.delay)), *(["expires_at"] * shape.expires)),
+        *(["mirrored_at"] * shape.remote),
     )
-    times = {"created_at": now, "starts_at": begin, "expires_at": later}
+    times = {"created_at": now, "starts_at": begin, "expires_at": later, "mirrored_at": now}
     bound = "from (select set_config('lock_timeout', %s, true)) bound" if shape.bounded else ""
     source = f"{bound} {f'where {shape.test}' if shape.test else ''}"
     due = f"least({begin}, {placeholder('timestamptz')})" if shape.limited else begin
     limits = [later] * shape.ends + [placeholder("timestamptz")] * shape.limited
     first = chain.insert_parameters(placeholder, source, due_at=due, deadline=f"least({', '.join(limits)})")
+    if shape.remote:
+        due_at = begin if shape.delay else f"{now} + %s * interval '1 second'"
+        row = OUTGOING.insert_parameters(placeholder, "from r", created_at=now, due_at=due_at)
+        second = run.insert_parameters(placeholder, "from c", **times)
+        return f"with c as ({first} {UNLESS_OPEN} returning id), r as ({second} returning id) {row}"
     # No other start can have its key: nothing to wait for, and nothing to check.
     if not shape.shared:
         return f"with c as ({first}) {run.insert_parameters(placeholder, '', **times)}"

@@ -138,6 +138,7 @@ class DjangoStorage(StorageSession):
     claim = _from(_claims, RunClaims.claim)
     submit_claim = _from(_claims, RunClaims.submit_claim)
     lock_run = _from(_claims, RunClaims.lock_run)
+    lock_runs = _from(_claims, RunClaims.lock_runs)
     lock_chain = _from(_claims, RunClaims.lock_chain)
     wait_for_locks = _from(_claims, RunClaims.wait_for_locks)
 

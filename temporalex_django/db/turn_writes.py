@@ -121,7 +121,7 @@ _CHANGEABLE = (
         "fault",
         "blocked",
     ),
-    "paused",
+    *("paused", "mirrored_at", "cluster_task_at"),
 )
 _NEXT = RUNS.pick_columns(
     *("id", "args", "seed", "carried_messages", "snapshot", "search_attributes", "created_at"),

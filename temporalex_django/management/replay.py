@@ -28,6 +28,7 @@ from django.db import connections
 from django.db.models import Q, QuerySet
 
 from temporalex_django.authoring import workflow
+from temporalex_django.authoring.workflow import concrete_classes
 from temporalex_django.backends.routing import cluster_module
 from temporalex_django.conf import get_settings
 from temporalex_django.core.history import replay
@@ -142,6 +143,11 @@ class ReplayCommand:
         )
         parser.add_argument("--open", action="store_true", help="Only open runs.")
         parser.add_argument(
+            "--make-current",
+            action="store_true",
+            help="If all histories match the code, let the build of this process get the runs of the Temporal cluster.",
+        )
+        parser.add_argument(
             "--backend",
             choices=(TABLES, TEMPORAL),
             help="Only runs of this backend. Without it, the open runs on a Temporal cluster are replayed, too.",
@@ -187,6 +193,7 @@ class ReplayCommand:
         timeout: float | None,
         strict: bool,
         json: bool,
+        make_current: bool,
         **filters: Any,
     ) -> None:
         """Replay the histories and print what was found.
@@ -239,6 +246,16 @@ class ReplayCommand:
         else:
             _print_report(command, report)
         _fail_for_findings(report, strict=strict)
+        _make_build_current(command, is_wanted=make_current, is_quiet=json)
+
+
+def _make_build_current(command: BaseCommand, *, is_wanted: bool, is_quiet: bool) -> None:
+    """Let the build of this process get the runs of the cluster, if that is wanted."""
+    if not is_wanted:
+        return
+    build = cluster_module("deployments").make_current()
+    if not is_quiet:
+        printing.write_line(command, f"The build {build.build} of the deployment {build.deployment} is current.")
 
 
 def _histories(count: int) -> str:
@@ -398,12 +415,18 @@ def _error_finding(error: BaseException) -> Finding:
 
 
 def _select_runs(workflow: Sequence[str] | None, *, open: bool, backend: str | None) -> QuerySet[Instance]:
-    """Return the runs that have started, oldest first, on a cluster only open ones, as with ``open``."""
+    """Return the runs that have started, oldest first, on a cluster only open ones, as with ``open``.
+
+    Runs of a deployment that are pinned to the code with which they started are left out.
+    """
     runs = Instance.objects.using(get_settings().DATABASE).filter(started_at__isnull=False).order_by("id")
     if backend != TEMPORAL:
         runs = runs.filter(Q(mirrored_at=None) | Q(closed_at=None))
     if backend is not None:
         runs = runs.filter(closed_at=None, **_ON_CLUSTER) if backend == TEMPORAL else runs.filter(mirrored_at=None)
+    if "DEPLOYMENT" in get_settings().CLUSTER:
+        pinned = [cls.name for cls in concrete_classes() if cls.versioning == "pinned"]
+        runs = runs.exclude(workflow__in=pinned, **_ON_CLUSTER)
     if workflow:
         runs = runs.filter(workflow__in=workflow)
     return runs.open() if open else runs

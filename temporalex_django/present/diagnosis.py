@@ -22,7 +22,7 @@ from temporalex_django.present.problems import (
     switched_off_sentence,
     unstopped_text,
 )
-from temporalex_django.present.project_view import FailedCheck, ProjectView
+from temporalex_django.present.project_view import BuildView, FailedCheck, ProjectView
 from temporalex_django.present.schedule_diagnosis import schedule_diagnoses
 from temporalex_django.present.timeline import unreadable_diagnoses
 from temporalex_django.present.view_models import Diagnosis, Severity
@@ -362,6 +362,28 @@ def _cluster_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
             text = _("The clock of the Temporal cluster is at least %(skew)s behind the database's.") % words
         next_step = _("Synchronize the clocks of all machines with NTP.")
         yield Diagnosis(severity="warning", code="cluster_clock", text=text, next_step=next_step)
+    for run in cluster.full_histories:
+        text = _("The history of %(workflow)s %(id)s has reached %(share)d %% of a limit of the Temporal cluster.")
+        facts: dict[str, object] = {"workflow": run.workflow, "id": run.id, "share": int(100 * run.share)}
+        next_step = _("Let its code continue as new: at the limit, the cluster terminates the run.")
+        yield Diagnosis(
+            severity="warning", code="history_full", text=text % facts, next_step=next_step, evidence=[run.id]
+        )
+    if cluster.build is not None:
+        yield from _build_diagnoses(cluster.build)
+
+
+def _build_diagnoses(build: BuildView) -> Iterator[Diagnosis]:
+    """Yield that other code has the build of this process, or that the build gets no runs of a cluster."""
+    words = {"build": build.build, "deployment": build.deployment}
+    if build.is_reused:
+        text = _("The build %(build)s of the deployment %(deployment)s was deployed before with other code.") % words
+        next_step = _("Give each deploy its own BUILD_ID in TEMPORALEX['CLUSTER'].")
+        yield Diagnosis(severity="error", code="build_reused", text=text, next_step=next_step)
+    elif build.current != build.build:
+        text = _("The build %(build)s of the deployment %(deployment)s is not current: its workers get no new runs.")
+        next_step = _("Check it and make it current: manage.py temporalex replay --open --make-current")
+        yield Diagnosis(severity="warning", code="build_waits", text=text % words, next_step=next_step)
 
 
 def _overdue_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:

@@ -183,12 +183,37 @@ class FailureGroup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BuildView:
+    """The build of the code in this process, as the Temporal cluster knows it.
+
+    ``has_polled`` is True if a worker of the build has polled. ``current`` is the build that gets the tasks of runs, or
+    empty. ``is_reused`` is True if the first worker of the build had other code.
+    """
+
+    deployment: str
+    build: str
+    has_polled: bool = False
+    current: str = ""
+    is_reused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullHistory:
+    """A run whose history has nearly reached a limit of the cluster. ``share`` is the used part of it, from 0 to 1."""
+
+    workflow: str
+    id: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
     """The Temporal cluster of a project. ``error`` says why it does not answer, or is empty.
 
     ``unpolled_queues`` have open runs and no worker. ``skew`` is the clock of the cluster minus the clock of the
     database, in seconds. ``compared_until`` is the time until which rows need no comparison with the cluster; None:
-    they were never compared.
+    they were never compared. ``build`` is that of this process, if the project has a deployment.
+    ``full_histories`` are the longest ones of open runs, if they are near a limit.
     """
 
     address: str
@@ -196,6 +221,8 @@ class ClusterView:
     unpolled_queues: Sequence[str] = ()
     skew: float = 0.0
     compared_until: datetime | None = None
+    build: BuildView | None = None
+    full_histories: Sequence[FullHistory] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,8 +82,7 @@ class TemporalRun(InstanceFacts):
 
     def report_failure(self, error: Exception) -> None:
         """Log that a workflow task of the run has failed; the run stays as it is, and the server tries it again."""
-        info = self._info
-        logger.error("%s %s: a task failed: %s", info.workflow_type, info.workflow_id, error_line(error))
+        logger.error("%s %s: a task failed: %s", self._info.workflow_type, self._info.workflow_id, error_line(error))
 
     def find_class(self, name: str, version: int | None) -> type[Workflow]:
         """Return the class of the run. Raises ``UnknownWorkflow``."""
@@ -91,9 +90,8 @@ class TemporalRun(InstanceFacts):
 
     def evict(self) -> None:
         """Drop the run from memory without running its code."""
-        executor = getattr(self, "executor", None)
-        if executor is not None:
-            executor.evict()
+        if hasattr(self, "executor"):
+            self.executor.evict()
 
     # -- an activation ------------------------------------------------------------------------------------------------
 
@@ -200,7 +198,7 @@ class TemporalRun(InstanceFacts):
             delivery=inbound.record,
         )
         completion = self._activate(activation)
-        self._room.take(self.executor.pending_commands)
+        self._room.take(self.executor.pending_commands.emitted, self.executor.pending_commands.emitted_bytes)
         if completion.changed:
             self._seed = None
             self.history.record(activation, completion, self.executor)
@@ -300,8 +298,11 @@ class TemporalRun(InstanceFacts):
         """Return a timer of no seconds, which causes another activation, if signals or calls were too many for one."""
         if completion.closed is not None or not (self._inbox.signals or self.executor.pending_commands.can_emit):
             return []
+        return [self._rest_timer()]
+
+    def _rest_timer(self) -> WorkflowCommand:
         self._rest_timers += 1
-        return [self._writer.write(Command("StartTimer", names.REST_TIMERS + self._rest_timers, {"duration": 0}), {})]
+        return self._writer.write(Command("StartTimer", names.REST_TIMERS + self._rest_timers, {"duration": 0}), {})
 
     def _write_rejection(self, update_id: str, error: Mapping[str, Any]) -> WorkflowCommand:
         return self._writer.write_rejection(self._protocol_ids[update_id], error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final, TypedDict
 
-from temporalex_django.core.pending_commands import PendingCommands
 from temporalex_django.core.typed_dicts import CarriedMessages
 
 
@@ -60,9 +59,9 @@ class TaskRoom:
         if self._limits is not None and history_length != self._task:
             self._task, self.calls, self.bytes = history_length, self._limits["calls"], self._limits["bytes"]
 
-    def take(self, emitted: PendingCommands) -> None:
-        """Take away what an activation has emitted."""
+    def take(self, calls: int, size: int) -> None:
+        """Take away the calls that an activation has emitted, which have ``size`` bytes together."""
         if self.calls is not None and self._limits is not None:
-            self.calls, self.bytes = self.calls - emitted.emitted, self.bytes - emitted.emitted_bytes
+            self.calls, self.bytes = self.calls - calls, self.bytes - size
             if 2 * self.bytes < self._limits["bytes"]:  # another activation may emit one call of any size
                 self.calls = 0

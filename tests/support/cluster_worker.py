@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from django.utils import timezone
 
@@ -13,7 +14,7 @@ from temporalex_django.workers.pool import Pool
 
 
 @contextmanager
-def running_worker(queue: str, *, name: str = "test", epoch: int = 0) -> Iterator[None]:
+def running_worker(queue: str, *, name: str = "test", epoch: int = 0, **options: Any) -> Iterator[None]:
     """Poll a task queue while the block runs, by the settings that there are when it begins."""
     pool = Pool(threads=4, tasks=4, now=timezone.now, on_result=lambda: None, name=f"{name}-{queue}")
     worker = workers.ClusterWorker(
@@ -24,6 +25,7 @@ def running_worker(queue: str, *, name: str = "test", epoch: int = 0) -> Iterato
         name=name,
         owner=lambda: epoch,
         drain_seconds=5.0,
+        **options,
     )
     worker.poll([queue])
     try:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from django.db import DatabaseError, close_old_connections
+from django.db.models import Q
 from django.db.transaction import TransactionManagementError
 from temporalio.api.common.v1 import Payload
 from temporalio.common import RawValue
@@ -20,15 +21,22 @@ from temporalex_django.authoring import activity as activities
 from temporalex_django.authoring.activity import Activity
 from temporalex_django.authoring.activity_context import ActivityContext
 from temporalex_django.backends.cluster.ids import queue_of
+from temporalex_django.backends.cluster.names import DELIVERY
 from temporalex_django.backends.cluster.permits import Permits
+from temporalex_django.backends.host import host
+from temporalex_django.core.history.events import DELIVERED
 from temporalex_django.core.payloads import codec
 from temporalex_django.db.atomic_activities import send_activity_signal
 from temporalex_django.db.attempt_scope import AttemptScope
 from temporalex_django.db.once import atomic_once
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.db.turn_writes import ExternalRunWriter
 from temporalex_django.engine.contracts.records import TaskState
 from temporalex_django.engine.executors import attempt_hooks
+from temporalex_django.engine.external_messages import NewMessage
+from temporalex_django.engine.ids import parse_run_id
 from temporalex_django.errors import ApplicationError, WorkflowDefinitionError
+from temporalex_django.models import Instance, Message
 from temporalex_django.temporal.activities import ActivityRunner
 from temporalex_django.temporal.attempts import ActivityAttempt
 from temporalex_django.temporal.options import HostOptions
@@ -59,6 +67,8 @@ class ProjectAttempt(ActivityAttempt):
 
         Limits do not apply to atomic activities.
         """
+        if self._info.activity_type == DELIVERY:
+            return await asyncio.get_running_loop().run_in_executor(executor, self._deliver, payloads)
         activity, permits = activities.registry.get(self._info.activity_type), _permits.get()
         if activity is None:
             return await super().run(payloads, executor)
@@ -79,6 +89,35 @@ class ProjectAttempt(ActivityAttempt):
                 return await super().run(payloads, executor)
         except TransactionManagementError as exc:  # of the scope: errors of the function are errors of the SDK by now
             raise self._failure(exc) from exc
+
+    def _deliver(self, payloads: Sequence[Payload]) -> tuple[str, dict[str, Any]]:
+        """Deliver a message to a run that the cluster does not know, and return the answer for its sender.
+
+        It goes into the inbox of a run on the tables, or into the outbox. Its id is made of the run that sends it, so
+        that it is delivered once, also if the receiver has closed between two attempts.
+        """
+        close_old_connections()
+        try:
+            call, sent_by = self._options.payloads.decode(payloads[0]), self._info.workflow_run_id or self._run_id
+            storage, run_id = host().storage(), UUID(sent_by)
+            kind = "signal" if "name" in call else "cancel"
+            message = NewMessage(
+                kind=kind,
+                name=call.get("name", ""),
+                payload=call.get("payload") if kind == "signal" else {"reason": f"requested by {self._workflow_id}"},
+                workflow_id=call["id"],
+                message_id=f"{sent_by}:{self._seq}",
+                ask=(run_id, run_id, self._seq),
+                headers=self._headers,
+            )
+            with storage.transaction():
+                if _is_stored(message, storage):
+                    return DELIVERED, {}
+                return ExternalRunWriter(storage.sql, storage.clock).deliver(message)
+        except Exception as exc:
+            raise self._failure(exc) from exc
+        finally:
+            close_old_connections()
 
     def _beat(self) -> None:
         """Show the server that the attempt waits in a living worker."""
@@ -185,12 +224,20 @@ class ProjectAttempt(ActivityAttempt):
             yield
 
 
+def _is_stored(message: NewMessage, storage: DjangoStorage) -> bool:
+    """Return True if a run with the id to which this message goes has it already, open or not."""
+    assert message.workflow_id is not None
+    receivers = Q(workflow_id=message.workflow_id) | Q(pk=parse_run_id(message.workflow_id))
+    chains = Instance.objects.using(storage.alias).filter(receivers).values("chain")
+    return Message.objects.using(storage.alias).filter(chain__in=chains, request_id=message.message_id).exists()
+
+
 class ProjectActivities(ActivityRunner):
-    """Runs the activities of this project in a worker of the SDK, whose attempts get ``permits``."""
+    """Runs the activities of this project in a worker of the SDK, whose attempts get ``permits``, if there are any."""
 
     attempt_class: ClassVar[type[ActivityAttempt]] = ProjectAttempt
 
-    def __init__(self, options: HostOptions, executor: Executor, permits: Permits) -> None:
+    def __init__(self, options: HostOptions, executor: Executor, permits: Permits | None) -> None:
         super().__init__(options, executor)
         self._permits = permits
 

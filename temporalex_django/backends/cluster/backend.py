@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
@@ -22,25 +23,39 @@ from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db import outbox
 from temporalex_django.db.inserts import (
     InsertedMessage,
+    RemoteStart,
     StartedRun,
     delete_replaced,
     find_message,
     insert_many,
     insert_start,
+    notify_on_commit,
 )
 from temporalex_django.db.messages import inbox
 from temporalex_django.db.messages.inbox import HandledMessage
+from temporalex_django.db.outbox import OutboxRow
 from temporalex_django.db.paced_starts import write_waiting_run
 from temporalex_django.db.sql_columns import sender_from_columns
 from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import RunState
 from temporalex_django.engine.external_messages import MessageFingerprint
+from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning
 from temporalex_django.models import ActivityTask, Instance, Outbox
 
 #: Rows that operations of the calling thread have written and not sent.
-_own_rows: ContextVar[tuple[UUID, ...]] = ContextVar("temporalex_own_rows", default=())
+_own_rows: ContextVar[tuple[OutboxRow, ...]] = ContextVar("temporalex_own_rows", default=())
+
+
+def _note_own(row: OutboxRow) -> None:
+    _own_rows.set((*_own_rows.get()[-100:], row))
+
+
+def _seconds_to_hold(storage: DjangoStorage) -> float:
+    """Return for how long the caller holds a row, to send it itself: not at all inside a transaction."""
+    return 0.0 if inside_transaction(storage.alias) else policy.OUTBOX_HELD
 
 
 class ClusterBackend:
@@ -60,11 +75,13 @@ class ClusterBackend:
         """
         if inside_transaction(storage.alias):
             return
-        own = _own_rows.get()
-        if not own:
-            return
+        rows = [row for row in _own_rows.get() if row.chain_id == chain_id]
+        own = [row.id for row in rows]
         _own_rows.set(())
-        while rows := outbox.claim(storage, limit=1, destination=DESTINATION, chain_id=chain_id):
+        if rows and all(row.is_held for row in rows):
+            outbox.deliver(rows, storage=storage, own=own)
+            return
+        while own and (rows := outbox.claim(storage, limit=1, destination=DESTINATION, chain_id=chain_id)):
             if not outbox.deliver(rows, storage=storage, own=own):
                 return
 
@@ -72,10 +89,26 @@ class ClusterBackend:
 
     def start(self, start: RunStart, *, storage: DjangoStorage) -> StartedRun:
         """Insert the rows of a chain, and the row of the outbox that starts it. See ``insert_start``."""
-        with storage.transaction():
-            started = insert_start(start, storage=storage)
-            self._adopt([(start, started)], storage)
-        return started
+        ids, row_id = StartedRun(uuid7(), uuid7()), uuid7()
+        is_later = start.start_at is not None or start.start_delay is not None
+        hold_seconds = 0.0 if is_later else _seconds_to_hold(storage)
+        remote = RemoteStart(cluster_id(start, ids.chain_id), row_id, DESTINATION, hold_seconds)
+        insert_start(start, ids=ids, remote=remote, storage=storage)
+        if not is_later:
+            kind = f"{DESTINATION}.start"
+            row = OutboxRow(
+                id=row_id,
+                chain_id=ids.chain_id,
+                destination=DESTINATION,
+                kind=kind,
+                body={},
+                tries=1 if hold_seconds else 0,
+                is_held=bool(hold_seconds),
+            )
+            _note_own(row)
+            if not hold_seconds:
+                notify_on_commit(alias=storage.alias, queues=[outbox.OUTBOX_QUEUE])
+        return ids
 
     def start_many(self, starts: Sequence[RunStart], *, storage: DjangoStorage) -> list[StartedRun | AlreadyRunning]:
         """Insert the rows of these chains, and a row of the outbox for each. See ``insert_many``."""
@@ -98,11 +131,14 @@ class ClusterBackend:
         *,
         due_at: datetime | None = None,
         sender: Sender | None = None,
+        hold_seconds: float = 0.0,
         storage: DjangoStorage,
     ) -> None:
-        row = outgoing.insert(chain_id, kind, body, due_at=due_at, sender=sender, storage=storage)
+        row = outgoing.insert(
+            chain_id, kind, body, due_at=due_at, sender=sender, hold_seconds=hold_seconds, storage=storage
+        )
         if due_at is None:
-            _own_rows.set((*_own_rows.get()[-100:], row))
+            _note_own(row)
 
     def replace_input(self, start: RunStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
         """Give the run that waits to begin the input and the time of a debounced start.
@@ -146,12 +182,13 @@ class ClusterBackend:
         storage: DjangoStorage,
     ) -> InsertedMessage:
         """Insert a signal or a cancel request into the outbox. Raises ``MessageIdTaken``."""
+        hold_seconds, replaced = _seconds_to_hold(storage), None
         if kind == "cancel":
-            with storage.transaction():
-                self._insert(target.chain_id, "cancel", {"reason": body["reason"]}, storage=storage)
+            self._insert(
+                target.chain_id, "cancel", {"reason": body["reason"]}, hold_seconds=hold_seconds, storage=storage
+            )
             return InsertedMessage(0, True)
-        replaced = None
-        with storage.transaction():
+        with nullcontext() if message_id is None else storage.transaction():
             if message_id is not None:
                 fingerprint = MessageFingerprint(kind, name, body, sender)
                 earlier = find_message(target.chain_id, message_id, storage=storage)
@@ -170,7 +207,7 @@ class ClusterBackend:
                 "sender": calls.sender_data(sender),
                 "headers": headers,
             }
-            self._insert(target.chain_id, "signal", signal, sender=sender, storage=storage)
+            self._insert(target.chain_id, "signal", signal, sender=sender, hold_seconds=hold_seconds, storage=storage)
         return InsertedMessage(0, True, replaced=replaced)
 
     def request(self, call: RequestCall) -> ClusterRequest:

@@ -2,28 +2,39 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final
 
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
 from temporalio.api.workflowservice import v1 as service
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from temporalex_django.backends.cluster import deployments
 from temporalex_django.backends.cluster.client import ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.ids import identity_of, task_queue
 from temporalex_django.backends.cluster.reconcile import LEASE
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance, Lease, Worker
-from temporalex_django.present.project_view import ClusterView
+from temporalex_django.present.project_view import ClusterView, FullHistory
 
 #: Runs younger than this may wait for a worker that starts.
 _YOUNG: Final = timedelta(seconds=30)
 #: A poll of the server takes a minute. A poller that has not come back for longer is gone.
 _POLL: Final = timedelta(seconds=90)
 _CALL_SECONDS: Final = 5.0
+#: Most open runs whose histories are measured, and the fewest events of one.
+_MAX_HISTORIES: Final = 20
+LONG: Final = 100
+#: The server terminates a run whose history has more events or bytes. A run is named when it has used this part.
+MOST_EVENTS: Final = 51_200
+MOST_BYTES: Final = 50 * 2**20
+FULL: Final = 0.8
 _MAX_QUEUES: Final = 50
 
 
@@ -36,6 +47,9 @@ def read_cluster(storage: DjangoStorage) -> ClusterView:
     queues = sorted(rows.filter(created_at__lt=now - _YOUNG).values_list("queue", flat=True).distinct()[:_MAX_QUEUES])
     try:
         pollers = client.call(lambda sdk: _pollers(sdk, queues), timeout=_CALL_SECONDS)
+        build = client.call(deployments.read_build, timeout=_CALL_SECONDS)
+        longest = rows.filter(chain__length__gte=LONG, cluster_run_id__isnull=False).order_by("-chain__length")
+        full = client.call(partial(_full_histories, runs=[*longest[:_MAX_HISTORIES]]), timeout=_CALL_SECONDS)
     except (ClusterUnavailable, RPCError) as exc:
         return ClusterView(address=address, error=str(exc), compared_until=compared_until)
     live = {
@@ -52,6 +66,8 @@ def read_cluster(storage: DjangoStorage) -> ClusterView:
         unpolled_queues=[queue for queue, infos in seen.items() if not infos],
         skew=_skew(max(own), now) if own else 0.0,
         compared_until=compared_until,
+        build=build,
+        full_histories=full,
     )
 
 
@@ -73,6 +89,28 @@ async def _pollers(sdk: Client, queues: Sequence[str]) -> list[list[PollerInfo]]
         ]
         for queue in queues
     ]
+
+
+async def _full_histories(sdk: Client, runs: Sequence[Instance]) -> list[FullHistory]:
+    """Return those of these runs whose histories have used most of what the server allows."""
+    requests = [
+        service.DescribeWorkflowExecutionRequest(
+            namespace=sdk.namespace,
+            execution=WorkflowExecution(workflow_id=run.cluster_id or "", run_id=str(run.cluster_run_id)),
+        )
+        for run in runs
+    ]
+    describe = sdk.workflow_service.describe_workflow_execution
+    answers = await asyncio.gather(*map(describe, requests), return_exceptions=True)
+    full = []
+    for run, answer in zip(runs, answers, strict=True):
+        if isinstance(answer, BaseException):  # such as a run that has been deleted there
+            continue
+        info = answer.workflow_execution_info
+        share = max(info.history_length / MOST_EVENTS, info.history_size_bytes / MOST_BYTES)
+        if share >= FULL:
+            full.append(FullHistory(workflow=run.workflow, id=run.workflow_id, share=share))
+    return full
 
 
 def _seen_at(poller: PollerInfo) -> datetime:

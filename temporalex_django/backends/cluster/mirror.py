@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any
 from uuid import UUID
+
+from django.db.models import Q
 
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.backends.cluster.ids import queue_of
@@ -64,6 +67,71 @@ def lock_order(run: ObservedRun) -> str:
     return run.facts.get("chain") or run.first_run_id
 
 
+class Batch:
+    """The rows of several runs, which one transaction reads and writes together.
+
+    ``announce`` sends the Django signals after the commit.
+    """
+
+    def __init__(
+        self, storage: DjangoStorage, *, announce: Callable[[TurnReport], None] = notify.send_turn_signals
+    ) -> None:
+        self.storage = storage
+        self._announce = announce
+        self.states: dict[UUID, RunState] = {}
+        self.rows: dict[UUID, Instance] = {}
+        self._planned: dict[UUID, _Planned] = {}  # by chain
+
+    def read(self, runs: Sequence[ObservedRun], *, wait: float = 0.0) -> None:
+        """Lock the chains of these runs and read their rows, in two statements.
+
+        Chains that are not free within ``wait`` seconds are left out. Runs whose start does not name their chain take
+        one statement more each.
+        """
+        chains = [chain for run in runs if (chain := _chain_of(run, self.storage)) is not None]
+        if not chains:
+            return
+        if wait:
+            states = {
+                chain: state for chain in chains if (state := self.storage.lock_run(chain, wait=wait)) is not None
+            }
+        else:
+            states = self.storage.lock_runs(chains)
+        newest = [state.run_id for state in states.values()]
+        ids = [UUID(run.run_id) for run in runs]
+        rows = Instance.objects.using(self.storage.alias).filter(Q(cluster_run_id__in=ids) | Q(pk__in=newest))
+        self.states.update(states)
+        self.rows.update((row.pk, row) for row in rows.defer("args", "carried_messages", "snapshot", "published"))
+
+    def has_planned(self, chain_id: UUID | None) -> bool:
+        """Return True if ``store`` will write rows of this chain."""
+        return chain_id in self._planned
+
+    def plan(self, run: ObservedRun, row: Instance, state: RunState) -> None:
+        """Let ``store`` write the rows of a run, which is the newest one of its chain."""
+        state.activations, state.length = run.activation, run.length
+        state.activated_at = state.next_moment(run.now)
+        self._planned[state.chain_id] = _Planned(run, row, RunWrite(run=state))
+
+    def store(self) -> None:
+        """Write the rows of the runs that were planned, in a few statements for all."""
+        planned, self._planned = [*self._planned.values()], {}
+        if not planned:
+            return
+        storage, now = self.storage, self.storage.now()
+        records = storage.run_records([plan.row.pk for plan in planned])
+        for plan in planned:
+            plan.fill(records[plan.row.pk], now, storage)
+        _store([plan.write for plan in planned], storage)
+        tasks = [task for plan in planned for task in plan.write.human_tasks]
+        if closed_ids := [task.id for task in tasks if task.task.ending]:
+            HumanTask.objects.using(storage.alias).filter(pk__in=closed_ids).update(deciding=None)
+        for plan in planned:
+            if plan.run.closing is not None and not plan.is_over:
+                _insert_continued(plan.run, plan.row, plan.write.run, plan.run.closing, storage)
+            _announce(plan.write, records[plan.row.pk], plan.run.events, storage, self._announce)
+
+
 def write(
     run: ObservedRun,
     *,
@@ -71,33 +139,50 @@ def write(
     wait: float = _LOCK_WAIT,
     restores: bool = False,
     announce: Callable[[TurnReport], None] = notify.send_turn_signals,
+    batch: Batch | None = None,
 ) -> None:
     """Write the rows of a run, in the open transaction or in one of its own.
 
     It waits at most ``wait`` seconds for the row of the chain. With ``restores``, a chain without rows gets its rows
     again; otherwise somebody has deleted the run. After the commit it calls ``announce``, which sends the Django
-    signals. Raises ``MirrorBusy``.
+    signals. With ``batch``, which has read the rows, ``Batch.store`` writes them. Raises ``MirrorBusy``.
     """
+    if batch is not None:
+        _plan(run, batch, restores=restores)
+        return
     with storage.transaction("mirror alone"):
-        chain_id = _chain_of(run, storage)
-        state = None if chain_id is None else storage.lock_run(chain_id, wait=wait)
-        if state is None:
-            if chain_id is not None and Chain.objects.using(storage.alias).filter(pk=chain_id).exists():
-                raise MirrorBusy(f"another transaction has locked the row of the chain of {run.cluster_id}; try again")
-            if "chain" in run.facts and not restores:
-                return
-            state = _insert_chain(run, storage)
-        row = _row_of(run, state, storage)
-        if row is None:
+        batch = Batch(storage, announce=announce)
+        batch.read([run], wait=wait)
+        _plan(run, batch, restores=restores)
+        batch.store()
+
+
+def _plan(run: ObservedRun, batch: Batch, *, restores: bool) -> None:
+    """Decide what becomes of the rows of a run, and let ``batch`` write what is left to do."""
+    storage, chain_id = batch.storage, _chain_of(run, batch.storage)
+    if batch.has_planned(chain_id):  # an earlier run of the chain
+        batch.store()
+        batch.read([run])
+    state = None if chain_id is None else batch.states.get(chain_id)
+    if state is None:
+        if chain_id is not None and Chain.objects.using(storage.alias).filter(pk=chain_id).exists():
+            raise MirrorBusy(f"another transaction has locked the row of the chain of {run.cluster_id}; try again")
+        if "chain" in run.facts and not restores:
             return
-        if _is_continuation_undone(row, state, run, storage):
-            _delete_next(row, state, run, storage)
-        if _is_later(row, state, run):
-            return
-        if row.pk == state.run_id:
-            _write_run(run, row, state, storage, announce)
-        elif run.closing is not None:
-            _close_earlier(row.pk, run.closing.kind, run.closing.attributes, run.closing.at, storage)
+        state = _insert_chain(run, storage)
+        batch.rows[state.run_id] = Instance.objects.using(storage.alias).get(pk=state.run_id)
+    row = _row_of(run, state, batch)
+    if row is None:
+        return
+    if _is_continuation_undone(row, state, run, storage):
+        _delete_next(row, state, run, storage)
+    if _is_later(row, state, run):
+        return
+    if row.pk == state.run_id:
+        _reopen(run, row, state, storage)
+        batch.plan(run, row, state)
+    elif run.closing is not None:
+        _close_earlier(row.pk, run.closing.kind, run.closing.attributes, run.closing.at, storage)
 
 
 def _chain_of(run: ObservedRun, storage: DjangoStorage) -> UUID | None:
@@ -162,16 +247,16 @@ def _scope_of(run: ObservedRun) -> str:
     return "global" if cls.unique is None else cls.unique.scope
 
 
-def _row_of(run: ObservedRun, state: RunState, storage: DjangoStorage) -> Instance | None:
+def _row_of(run: ObservedRun, state: RunState, batch: Batch) -> Instance | None:
     """Return the row of the run. The row of a new run of the chain is inserted, or gets its id on the cluster.
 
     Returns None for an earlier run of the chain that has no row.
     """
-    rows = Instance.objects.using(storage.alias).filter(chain=state.chain_id)
-    run_id = UUID(run.run_id)
-    if (row := rows.filter(cluster_run_id=run_id).first()) is not None:
+    storage, run_id = batch.storage, UUID(run.run_id)
+    own = (row for row in batch.rows.values() if row.cluster_run_id == run_id and row.chain_id == state.chain_id)
+    if (row := next(own, None)) is not None:
         return row
-    current = rows.filter(pk=state.run_id).first()
+    rows, current = Instance.objects.using(storage.alias).filter(chain=state.chain_id), batch.rows.get(state.run_id)
     if current is None:  # somebody has deleted the row of the run, and left that of the chain
         storage.sql.execute("delete from temporalex_chain where id = %s", [state.chain_id])
         restored = _insert_chain(run, storage, chain_id=state.chain_id)
@@ -245,7 +330,7 @@ def insert_next(
             "paused": None,
         }
         write.human_tasks = closed_with_run(current.pk, at=state.activated_at, except_for=(), alias=storage.alias)
-    _store(write, storage)
+    _store([write], storage)
     if source is not None and record.scheduled_for is not None:
         # A run that a schedule has seen closed is open again, so its next slot must not overlap with it.
         ScheduleSlot.objects.using(storage.alias).filter(chain_id=state.chain_id).update(running=True)
@@ -307,48 +392,60 @@ def _reopen_chain(run: ObservedRun, state: RunState, storage: DjangoStorage) -> 
         log.warning("%s %s is open on the cluster, and another open run has its id", run.info.workflow, run.info.id)
 
 
-def _write_run(
-    run: ObservedRun, row: Instance, state: RunState, storage: DjangoStorage, announce: Callable[[TurnReport], None]
-) -> None:
-    closing = run.closing
-    is_over = closing is not None and closing.kind != "WorkflowContinuedAsNew"
-    if not row.is_open and not is_over:  # the server has refused the end, or a start has arrived after all
+def _reopen(run: ObservedRun, row: Instance, state: RunState, storage: DjangoStorage) -> None:
+    """Open the rows of a run again, if the server has refused its end, or a start has arrived after all."""
+    if not row.is_open and not _is_over(run):
         _reopen_chain(run, state, storage)
         Instance.objects.using(storage.alias).filter(pk=row.pk).update(closed_at=None, closing=None)
-    write = RunWrite(run=state, instance=_columns(run, row), failed_signals=[*run.failed_signals])
-    write.refused_redeliveries = [
-        RefusedRedelivery(
-            **lost._asdict(), run_id=row.pk, workflow=row.workflow, workflow_id=row.workflow_id, at=run.now
-        )
-        for lost in run.lost
-    ]
-    write.human_tasks = [
-        HumanTaskWrite(
-            run_id=row.pk,
-            chain_id=state.chain_id,
-            workflow=row.workflow,
-            workflow_id=row.workflow_id,
-            changes=change.changes,
-            task=change.task,
-        )
-        for change in run.human_tasks
-    ]
-    state.activations, state.length = run.activation, run.length
-    state.activated_at = state.next_moment(run.now)
-    record = storage.run_records([row.pk])[row.pk]
-    if closing is not None:
+
+
+def _is_over(run: ObservedRun) -> bool:
+    """Return True if the run has closed and does not continue as another one."""
+    return run.closing is not None and run.closing.kind != "WorkflowContinuedAsNew"
+
+
+@dataclass(slots=True)
+class _Planned:
+    """The write of a run, whose rows are locked, and its row as it was before."""
+
+    run: ObservedRun
+    row: Instance
+    write: RunWrite
+
+    @property
+    def is_over(self) -> bool:
+        return _is_over(self.run)
+
+    def fill(self, record: RunRecord, now: datetime, storage: DjangoStorage) -> None:
+        """Add what the activation has changed. ``record`` is that of the run, and ``now`` the time of the write."""
+        run, row, write = self.run, self.row, self.write
+        closing = run.closing
+        write.instance = {**_columns(run, row), "mirrored_at": now, "cluster_task_at": run.now}
+        write.failed_signals = [*run.failed_signals]
+        write.refused_redeliveries = [
+            RefusedRedelivery(
+                **lost._asdict(), run_id=row.pk, workflow=row.workflow, workflow_id=row.workflow_id, at=run.now
+            )
+            for lost in run.lost
+        ]
+        write.human_tasks = [
+            HumanTaskWrite(
+                run_id=row.pk,
+                chain_id=write.run.chain_id,
+                workflow=row.workflow,
+                workflow_id=row.workflow_id,
+                changes=change.changes,
+                task=change.task,
+            )
+            for change in run.human_tasks
+        ]
+        if closing is None:
+            return
         except_for = {task_write.id for task_write in write.human_tasks}
         write.human_tasks += closed_with_run(row.pk, at=closing.at, except_for=except_for, alias=storage.alias)
-    if is_over and closing is not None:
-        state.closed = True
-        _add_end(write, record, CLOSING[closing.kind], closing.attributes, storage)
-    _store(write, storage)
-    Instance.objects.using(storage.alias).filter(pk=row.pk).update(mirrored_at=storage.now(), cluster_task_at=run.now)
-    if closed_ids := [task_write.id for task_write in write.human_tasks if task_write.task.ending]:
-        HumanTask.objects.using(storage.alias).filter(pk__in=closed_ids).update(deciding=None)
-    if closing is not None and not is_over:
-        _insert_continued(run, row, state, closing, storage)
-    _announce(write, record, run.events, storage, announce)
+        if self.is_over:
+            write.run.closed = True
+            _add_end(write, record, CLOSING[closing.kind], closing.attributes, storage)
 
 
 def _insert_continued(
@@ -380,13 +477,15 @@ def _columns(run: ObservedRun, row: Instance) -> RowChanges:
         "accepts": visible.accepts,
         "waiting_for": visible.waiting_for,
         "waits": visible.waits,
-        "search_attributes": dict(visible.search_attributes) or None,
         "blocked": None,
         "cause": None,
         "fault": None,
     }
     if visible.published is None:
         del columns["published"], columns["published_at"]
+    attributes = dict(visible.search_attributes) or None
+    if attributes != (row.search_attributes or None):
+        columns["search_attributes"] = attributes
     if run.stores:
         columns["stored"] = visible.stored
     if row.started_at is None:
@@ -483,11 +582,10 @@ def close_locked(state: RunState, status: str, closing: dict[str, Any], *, stora
     now = state.next_moment(storage.now())
     state.activated_at, state.closed, state.paused = now, True, False
     record = storage.run_records([state.run_id])[state.run_id]
-    write = RunWrite(run=state, instance={**_closed_columns(kind, closing, now), "paused": None})
+    write = RunWrite(run=state, instance={**_closed_columns(kind, closing, now), "paused": None, "mirrored_at": now})
     write.human_tasks = closed_with_run(state.run_id, at=now, except_for=(), alias=storage.alias)
     _add_end(write, record, status, closing, storage)
-    _store(write, storage)
-    Instance.objects.using(storage.alias).filter(pk=state.run_id).update(mirrored_at=now)
+    _store([write], storage)
     event = HistoryEvent(state.length + 1, max(state.activations, 1), kind, now, closing)
     _announce(write, record, [event], storage)
 
@@ -502,12 +600,13 @@ def _add_end(write: RunWrite, record: RunRecord, status: str, closing: dict[str,
         write.messages = parent_messages(record, status, closing)
 
 
-def _store(write: RunWrite, storage: DjangoStorage) -> None:
-    """Store the write of a chain that no turn takes: nothing is due, and no executor here is current."""
-    run = write.run
-    run.head_token = run.due_at = run.deadline = run.atomic_due = None
-    write.mirrored = True
-    storage.write([write])
+def _store(writes: Sequence[RunWrite], storage: DjangoStorage) -> None:
+    """Store the writes of chains that no turn takes: nothing is due, and no executor here is current."""
+    for write in writes:
+        run = write.run
+        run.head_token = run.due_at = run.deadline = run.atomic_due = None
+        write.mirrored = True
+    storage.write(writes)
 
 
 def _announce(

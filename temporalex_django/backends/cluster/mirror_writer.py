@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -64,28 +65,48 @@ class _Call(_Job):
     run_id: str | None = None
 
 
+class _Thread:
+    """A thread and the queue of its work. It begins with the first item, and again with the first one after its end."""
+
+    def __init__(self, name: str, run: Callable[[], None]) -> None:
+        self.items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._name, self._run = name, run
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def put(self, item: Any) -> None:
+        """Add an item. Returns at once."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+            self.items.put(item)
+
+    def close(self) -> None:
+        """End the thread after what waits."""
+        with self._lock:
+            if self._thread is not None:
+                self.items.put(None)
+                self._thread.join(10)
+                self._thread = None
+
+
 class _Announcer:
-    """A thread that sends the Django signals about rows, so that no activation waits for their receivers."""
+    """A thread that sends the Django signals about rows, so that no activation waits for their receivers.
+
+    ``announce`` takes a report about committed rows, and returns at once.
+    """
 
     def __init__(self, alias: str) -> None:
         self._alias = alias
-        self._reports: queue.SimpleQueue[TurnReport | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="temporalex-mirror-signals", daemon=True)
-        self._thread.start()
-
-    def announce(self, report: TurnReport) -> None:
-        """Send the Django signals about committed rows, soon. Returns at once."""
-        self._reports.put(report)
-
-    def close(self) -> None:
-        """End the thread after what waits, and close its connection."""
-        self._reports.put(None)
-        self._thread.join(10)
+        self._thread = _Thread("temporalex-mirror-signals", self._run)
+        self.announce: Callable[[TurnReport], None] = self._thread.put
+        self.close = self._thread.close
 
     def _run(self) -> None:
         keep_open()
         with worker_session(self._alias):
-            while (report := self._reports.get()) is not None:
+            while (report := self._thread.items.get()) is not None:
                 close_old_connections()
                 try:
                     send_turn_signals(report)
@@ -103,11 +124,9 @@ class MirrorWriter:
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._busy: list[_Rows] = []
         self._announcer = _Announcer(alias)
-        self._thread = threading.Thread(target=self._run, name="temporalex-mirror", daemon=True)
-        self._thread.start()
+        self._thread = _Thread("temporalex-mirror", self._run)
 
     def observe(self, run: ObservedRun) -> None:
         """Write the rows of a run, and return when they are committed.
@@ -122,7 +141,7 @@ class MirrorWriter:
         mark = partial(mirror.mark_blocked, failed, storage=DjangoStorage(self.alias, worker=True))
         call = _Call(mark, failed.run_id)
         call.future.add_done_callback(_log_error)
-        self._jobs.put(call)
+        self._thread.put(call)
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call ``function`` in the thread and return its value, for short reads of activations.
@@ -132,7 +151,7 @@ class MirrorWriter:
         return self._submit(_Call(function))
 
     def _submit(self, job: _Job) -> Any:
-        self._jobs.put(job)
+        self._thread.put(job)
         try:
             return job.future.result(WAIT_SECONDS)
         except FutureTimeout:
@@ -141,9 +160,16 @@ class MirrorWriter:
 
     def close(self) -> None:
         """End the threads after what waits, and close their connections."""
-        self._jobs.put(None)
-        self._thread.join(10)
+        self._thread.close()
         self._announcer.close()
+
+    @asynccontextmanager
+    async def closing(self) -> AsyncIterator[None]:
+        """Return a context manager at whose end the threads end."""
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(self.close)
 
     def _run(self) -> None:
         keep_open()
@@ -160,11 +186,11 @@ class MirrorWriter:
         busy, self._busy = self._busy, []
         jobs: list[_Job | None] = []
         with suppress(queue.Empty):
-            jobs.append(self._jobs.get(timeout=_CONFLICT_PAUSE if busy else None))
+            jobs.append(self._thread.items.get(timeout=_CONFLICT_PAUSE if busy else None))
             while len(jobs) < BATCH:
-                jobs.append(self._jobs.get_nowait())
+                jobs.append(self._thread.items.get_nowait())
         if None in jobs:
-            self._jobs.put(None)
+            self._thread.items.put(None)
             if jobs[0] is None and not busy:
                 return None
         new = [job for job in jobs if job is not None and job.future.set_running_or_notify_cancel()]
@@ -186,11 +212,14 @@ class MirrorWriter:
         busy: dict[_Rows, Exception] = {}
         try:
             with storage.transaction("mirror"):
+                batch = mirror.Batch(storage, announce=self._announcer.announce)
+                batch.read([job.run for job in jobs])
                 for job in jobs:
                     try:
-                        mirror.write(job.run, storage=storage, wait=0.0, announce=self._announcer.announce)
+                        mirror.write(job.run, storage=storage, batch=batch)
                     except mirror.MirrorBusy as exc:
                         busy[job] = exc
+                batch.store()
         except Exception as exc:  # noqa: BLE001 - each is tried alone, and gets its own error
             log.info("the rows of %s are written one by one: %s", counted(len(jobs), "run", "runs"), error_line(exc))
             return jobs

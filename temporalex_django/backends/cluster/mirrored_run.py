@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, ClassVar, Final, Protocol
 from uuid import UUID
 
 from temporalio import workflow as sdk
+from temporalio.api.enums.v1 import VersioningBehavior
 from temporalio.bridge.proto.workflow_activation import (
     InitializeWorkflow,
     QueryWorkflow,
@@ -23,17 +23,20 @@ from temporalio.bridge.proto.workflow_completion import WorkflowActivationComple
 from temporalio.worker import WorkflowInstanceDetails, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
-from temporalex_django.backends.cluster import elsewhere, failing, names
+from temporalex_django.authoring.activity_options import RetryPolicy
+from temporalex_django.backends.cluster import deployments, failing, names
 from temporalex_django.core.executor import VisibleState
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.history.activation import Activation, Completion, FailedSignal, LostMessage, RunInfo
-from temporalex_django.core.history.events import HistoryEvent, Job
+from temporalex_django.core.history.events import Command, HistoryEvent, Job
 from temporalex_django.core.human_tasks import HumanTaskChange
+from temporalex_django.core.payloads import codec
 from temporalex_django.engine.ids import next_run_id, uuid7
 from temporalex_django.errors import NondeterminismError
 from temporalex_django.temporal.activation import ActivationReader, Inbound
 from temporalex_django.temporal.failures import task_failure
 from temporalex_django.temporal.options import HostOptions
+from temporalex_django.temporal.payloads import Payloads
 from temporalex_django.temporal.plugin import TemporalexPlugin
 from temporalex_django.temporal.run import TemporalRun
 from temporalex_django.temporal.runner import TemporalRunner
@@ -41,6 +44,10 @@ from temporalex_django.temporal.start_facts import StartFacts
 
 logger = logging.getLogger("temporalex_django.backends")
 
+#: Options of the activity that delivers a message to the tables.
+_DELIVERY: Final = {"start_to_close": 30.0, "retry": RetryPolicy(max_interval=10).as_dict()}
+#: Signals of a run after which it is to continue as new. The server refuses those after 10,000, and suggests nothing.
+MANY_SIGNALS: Final = 8_000
 _MISMATCH: Final = RemoveFromCache.EvictionReason.NONDETERMINISM
 
 
@@ -120,20 +127,40 @@ class FailedTask:
 
 
 class ByHandReader(ActivationReader):
-    """Reads activations, with the activities that persons have ended by hand.
+    """Reads activations, with the activities that persons have ended by hand, and with messages to runs on the tables.
 
-    ``known_answers`` are those to messages of this activation whose receivers the server does not know.
+    ``undelivered`` has the numbers of the messages that the server has not delivered and that an activity has to take
+    to the tables. It does if ``delivers`` is True. ``old_answers`` are markers of this activation with answers of the
+    tables, by the numbers of the messages.
     """
 
-    known_answers: elsewhere.Answers
+    def __init__(self, payloads: Payloads, command_of: Callable[[int], Mapping[str, Any]]) -> None:
+        super().__init__(payloads, command_of)
+        self.delivers = False
+        self.undelivered: list[int] = []
+        self.old_answers: dict[int, str] = {}
+
+    def _notify_patch(self, inbound: Inbound, job: Any) -> None:
+        if job.patch_id == names.DELIVERY:
+            self.delivers = True
+        elif job.patch_id.startswith(names.OLD_ANSWER):
+            self.old_answers[int(job.patch_id.split(":", 2)[1])] = job.patch_id
+        else:
+            super()._notify_patch(inbound, job)
 
     def _resolve_external(self, inbound: Inbound, job: Any) -> None:
-        if job.seq in self.known_answers:
-            inbound.answers.append(Job(*self.known_answers[job.seq]))
+        if job.seq in self.old_answers:
+            inbound.answers.append(Job(*json.loads(self.old_answers[job.seq].split(":", 2)[2])))
+        elif self.delivers and job.HasField("failure"):
+            self.undelivered.append(job.seq)
         else:
             super()._resolve_external(inbound, job)
 
     def _resolve_activity(self, inbound: Inbound, job: Any) -> None:
+        if job.result.HasField("completed") and "activity" not in self._command_of(job.seq):
+            kind, attributes = self._payloads.decode(job.result.completed.result)
+            inbound.answers.append(Job(kind, {**attributes, "seq": job.seq}))
+            return
         super()._resolve_activity(inbound, job)
         metadata = job.result.completed.result.metadata
         if names.FAILURE in metadata:
@@ -144,6 +171,7 @@ class ByHandReader(ActivationReader):
 
     readers: ClassVar[Mapping[str, Callable[[Any, Inbound, Any], None]]] = {
         **ActivationReader.readers,
+        "notify_has_patch": _notify_patch,
         "resolve_activity": _resolve_activity,
         "resolve_signal_external_workflow": _resolve_external,
         "resolve_request_cancel_external_workflow": _resolve_external,
@@ -168,6 +196,9 @@ class MirroredRun(TemporalRun):
         self._now = datetime.now(UTC)
         self._original_run_id = info.run_id
         self._begin_error: Exception | None = None
+        self._signals = 0
+        self._is_versioned = deployments.build() is not None
+        self._delivers = False  # whether a marker says that activities take messages to the tables
         self._task_error: Exception | None = None
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
@@ -181,10 +212,14 @@ class MirroredRun(TemporalRun):
         if act.HasField("timestamp"):
             self._now = act.timestamp.ToDatetime(UTC)
         self._drop_foreign_signals(act)
+        self._signals += sum(job.HasField("signal_workflow") for job in act.jobs)
+        if self._signals >= MANY_SIGNALS and "limits" in getattr(self, "_facts", {}):
+            act.continue_as_new_suggested = True
         is_query = _is_query(act)
         if not is_query:
             self._last_task = act.history_length
         completion = super().activate(act)
+        self._pin(completion)
         if completion.HasField("failed") and self._task_error is not None:
             completion.failed.failure.stack_trace = failing.places_of(self._task_error)
             self._task_error = None
@@ -203,8 +238,13 @@ class MirroredRun(TemporalRun):
             completion.failed.CopyFrom(task_failure(exc, message=error_line(exc)))  # a database quotes rows
         return completion
 
+    def _pin(self, completion: WorkflowActivationCompletion) -> None:
+        """Keep a run of a pinned class on the build of this worker."""
+        if self._is_versioned and completion.HasField("successful") and self._class.versioning == "pinned":
+            completion.successful.versioning_behavior = VersioningBehavior.VERSIONING_BEHAVIOR_PINNED
+
     def _perform(self, act: WorkflowActivation) -> list[WorkflowCommand]:
-        """Answer the messages whose receivers the server does not know, then do the activation.
+        """Do the activation, and have the messages delivered that the server could not deliver.
 
         Raises ``WorkflowSwitchedOff`` if the class of a run in memory has been switched off, and again what has kept
         the run from beginning in this process.
@@ -213,16 +253,33 @@ class MirroredRun(TemporalRun):
             raise self._begin_error
         if hasattr(self, "executor") and not act.is_replaying and not _is_query(act):
             self.find_class(self.run_info.workflow, self._facts.get("version"))
-        answers = elsewhere.take_answers(act)
-        if not act.is_replaying:
-            answers = {
-                seq: self._observer.call(
-                    partial(elsewhere.deliver, kind, seq, self._called[seq], self.run_info, sent_by=self._info.run_id)
-                )
-                for seq, kind in elsewhere.failed_messages(act).items()
-            }
-        self._reader.known_answers = answers
-        return [*(elsewhere.write_marker(*answer) for answer in answers.items()), *super()._perform(act)]
+        self._reader.delivers = self._reader.delivers or not act.is_replaying
+        self._reader.old_answers.clear()
+        written = super()._perform(act)
+        markers = [self._marker(marker) for marker in self._reader.old_answers.values()]
+        return [*markers, *self._deliver(act), *written]
+
+    def _deliver(self, act: WorkflowActivation) -> list[WorkflowCommand]:
+        """Return the activities that take messages to the tables, as many as the task may emit.
+
+        A marker before the first one tells replays that such activities follow. A timer of no seconds causes another
+        activation for the rest.
+        """
+        waiting, written = self._reader.undelivered, []
+        if waiting and not self._delivers:
+            self._delivers = True
+            written.append(self._marker(names.DELIVERY))
+        self._room.begin(act.history_length)
+        while waiting and self._room.calls != 0:
+            seq = waiting.pop(0)
+            message = dict(self._called[seq])
+            call = {"activity": names.DELIVERY, "args": [message], "options": _DELIVERY}
+            written.append(self._writer.write(Command("ScheduleActivity", seq, call), {}))
+            self._room.take(1, len(codec.encode(message)))
+        return [*written, *([self._rest_timer()] if waiting else ())]
+
+    def _marker(self, marker: str) -> WorkflowCommand:
+        return self._writer.write(Command("SetPatchMarker", None, {"id": marker, "deprecated": False}), {})
 
     def report_failure(self, error: Exception) -> None:
         """Log the failure of a workflow task, and pass it to the observer."""

@@ -10,6 +10,12 @@ CHAIN: Final = "__tx_chain"
 STARTED_BY: Final = "temporalex_chain"
 #: Query: the events of the server that begin the tasks of a run's activations.
 TASKS: Final = "__tx_tasks"
+#: Activity: takes a message to a run that the cluster does not know to the tables. A patch marker of this id comes
+#: before the first such activity of a run.
+DELIVERY: Final = "__tx_deliver"
+#: Ids of patch markers in which earlier versions stored the answer of the tables begin with this text. The number of
+#: the message, a colon and JSON follow.
+OLD_ANSWER: Final = "__tx_elsewhere:"
 #: Metadata of the result of an activity: the person who ended it by hand, and the failure with which they ended it. The
 #: server takes no failure of an activity that waits for its next attempt, but it takes a result.
 BY: Final = "by"

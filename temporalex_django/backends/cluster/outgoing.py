@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from typing import Any, ClassVar, Final
+from datetime import datetime
+from typing import Any, Final
 from uuid import UUID
 
 from django.db.models import OuterRef, QuerySet, Subquery
@@ -24,7 +25,7 @@ from temporalex_django.backends.cluster.answers import is_away, is_gone, is_tran
 from temporalex_django.backends.cluster.client import DESTINATION, ClusterClient, cluster_client
 from temporalex_django.backends.cluster.ids import quoted, task_queue
 from temporalex_django.backends.cluster.names import STARTED_BY
-from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, note_first_run
+from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.conf import codec
 from temporalex_django.core.failures import error_data
@@ -32,9 +33,8 @@ from temporalex_django.core.messages.sender import Sender
 from temporalex_django.db import outbox
 from temporalex_django.db.inserts import SENT
 from temporalex_django.db.outbox import DeliveryFailed, DeliveryRefused, OutboxRow
-from temporalex_django.db.sql_columns import sender_columns
+from temporalex_django.db.sql_columns import CHAINS, MESSAGES, RUNS, sender_columns
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine import policy
 from temporalex_django.engine.activity_policy import update_result
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.errors import (
@@ -83,11 +83,14 @@ class Unsent:
     reason: str
 
 
+#: An update of rows, and its parameters.
+Update = tuple[str, list[Any]]
+
+
 class ClusterKind(ABC):
     """Base class of the kinds of rows that go to the cluster."""
 
     max_tries = _MAX_TRIES
-    is_start: ClassVar[bool] = False
 
     def prepare(self, row: OutboxRow, storage: DjangoStorage) -> Prepared:
         """Read the address of the run on the cluster, which sending the row needs.
@@ -95,10 +98,12 @@ class ClusterKind(ABC):
         Raises ``DeliveryRefused`` if the run has no row any more, or if its start was refused.
         """
         try:
-            run = find_on_cluster(row.chain_id, storage=storage)
+            run = find_on_cluster(row.chain_id, before=row.id if row.is_held else None, storage=storage)
         except WorkflowNotFound as exc:
             raise DeliveryRefused(exc) from exc
-        if run.first_run_id is None and not self.is_start:
+        if run.is_behind:
+            raise DeliveryFailed("earlier messages to the run are still to be sent", uses_try=False)
+        if run.first_run_id is None:
             raise DeliveryRefused(
                 WorkflowNotFound(
                     f"{run.label} was never started on the cluster, because its start was refused or dropped"
@@ -142,8 +147,13 @@ class ClusterKind(ABC):
             return WorkflowClosed(f"{prepared.run.label} is closed: {kind} refused")
         return ActionNotPossible(f"{label}: the Temporal cluster refused it: {error.message}")
 
-    def settle(self, row: OutboxRow, answer: Any, storage: DjangoStorage) -> None:  # noqa: B027 - most store nothing
-        """Store the answer."""
+    def settling(self, row: OutboxRow, answer: Any, storage: DjangoStorage) -> Sequence[Update] | None:
+        """Return the updates that store the answer; most store nothing."""
+        del row, answer, storage
+        return []
+
+    def settle(self, row: OutboxRow, answer: Any, storage: DjangoStorage) -> None:  # noqa: B027 - see ``settling``
+        """Store an answer for which ``settling`` has no updates."""
 
     def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:  # noqa: B027 - as above
         """Store that the row was refused."""
@@ -152,17 +162,26 @@ class ClusterKind(ABC):
 class StartKind(ClusterKind):
     """Starts a run. Its input is read when it is sent, so a debounced start can still change it."""
 
-    is_start = True
-
     def prepare(self, row: OutboxRow, storage: DjangoStorage) -> Prepared:
-        prepared = super().prepare(row, storage)
+        """Read the run, and whether a cancel request waits behind the start. One read.
+
+        Raises ``DeliveryRefused`` if the run has no row any more, or had to begin earlier.
+        """
         cancel = _waiting_rows(OuterRef("chain"), storage).filter(kind=f"{DESTINATION}.cancel").order_by("id")
         runs = Instance.objects.using(storage.alias).filter(chain=row.chain_id).order_by("id")
         run = runs.annotate(cancel=Subquery(cancel.values("body")[:1])).first()
-        assert run is not None
-        now = storage.now()
-        if run.start_before is not None and run.start_before <= now:
-            raise DeliveryRefused(StartTooLate(f"{prepared.run.label} had not begun by its start_before"))
+        if run is None or run.cluster_id is None:
+            raise DeliveryRefused(WorkflowNotFound(f"the chain {row.chain_id} has no run on the Temporal cluster"))
+        on_cluster = ClusterRun(
+            cluster_id=run.cluster_id,
+            chain_id=row.chain_id,
+            workflow=run.workflow,
+            workflow_id=run.workflow_id,
+            first_run_id=None,
+            run_id=None,
+        )
+        if run.start_before is not None and run.start_before <= storage.now():
+            raise DeliveryRefused(StartTooLate(f"{on_cluster.label} had not begun by its start_before"))
         decode = codec().decode
         cancelled = None if run.cancel is None else decode(bytes(run.cancel))["reason"]  # type: ignore[attr-defined]
         snapshot = None if run.snapshot is None else decode(bytes(run.snapshot))
@@ -188,10 +207,10 @@ class StartKind(ClusterKind):
             "queue": task_queue(run.queue),
             "args": decode(bytes(run.args)),
             "facts": facts,
-            "execution_timeout": _seconds_until(run.expires_at, now),
+            "execution_timeout": None if run.expires_at is None else _seconds_until(run.expires_at, storage.now()),
             "run_timeout": run.run_timeout,
         }
-        return Prepared(row, prepared.run, prepared.client, start, cancelled)
+        return Prepared(row, on_cluster, cluster_client(), start, cancelled)
 
     def send(self, prepared: Prepared) -> Any:
         """Start the run, unless its cancel request waits as well and no earlier try can have started it."""
@@ -263,11 +282,28 @@ class StartKind(ClusterKind):
             AlreadyRunning(f"{run.label} is open already on the Temporal cluster: use its handle, or another id")
         ) from error
 
-    def settle(self, row: OutboxRow, answer: str | Unsent, storage: DjangoStorage) -> None:
-        """Store the id of the run. A run that was cancelled unsent is closed, and none of its messages is sent."""
-        if not isinstance(answer, Unsent):
-            note_first_run(row.chain_id, answer, storage=storage)
-            return
+    def settling(self, row: OutboxRow, answer: str | Unsent, storage: DjangoStorage) -> Sequence[Update] | None:
+        """Store the id of the run, unless a worker has stored it already. None if the run was cancelled unsent.
+
+        The row of the first run may be deleted while its chain continues, and messages have to name that run.
+        """
+        del storage
+        if isinstance(answer, Unsent):
+            return None
+        first = "id = (select id from temporalex_instance where chain_id = %s order by id limit 1)"
+        return [
+            (
+                RUNS.update({"cluster_run_id": "%s"}, f"where {first} and cluster_run_id is null"),
+                [UUID(answer), row.chain_id],
+            ),
+            (
+                CHAINS.update({"cluster_first_run_id": "%s"}, "where id = %s and cluster_first_run_id is null"),
+                [UUID(answer), row.chain_id],
+            ),
+        ]
+
+    def settle(self, row: OutboxRow, answer: Unsent, storage: DjangoStorage) -> None:
+        """Close a run that was cancelled unsent. None of its messages is sent."""
         self._close(row, "cancelled", {"reason": answer.reason, "outside": True}, storage)
         _waiting_rows(row.chain_id, storage).delete()
         unsent = Message.objects.using(storage.alias).filter(chain_id=row.chain_id, outcome_status=SENT)
@@ -314,12 +350,15 @@ class SignalKind(ClusterKind):
             )
         )
 
-    def settle(self, row: OutboxRow, answer: None, storage: DjangoStorage) -> None:
+    def settling(self, row: OutboxRow, answer: None, storage: DjangoStorage) -> Sequence[Update]:
         """Mark the message as completed, unless its handler has failed already."""
-        if row.body["id"] is not None:
-            Message.objects.using(storage.alias).filter(
-                chain_id=row.chain_id, request_id=row.body["id"], kind="signal", outcome_status=SENT
-            ).update(outcome_status="completed", answered_at=storage.now())
+        del answer
+        if row.body["id"] is None:
+            return []
+        now, clock = storage.sql.now_expression(storage.clock, live=True)
+        sent = "where chain_id = %s and request_id = %s and kind = 'signal' and outcome_status = %s"
+        update = MESSAGES.update({"outcome_status": "'completed'", "answered_at": now}, sent)
+        return [(update, [*clock, row.chain_id, row.body["id"], SENT])]
 
     def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
         """Mark the message as undelivered, so that a signal with its id can be sent again."""
@@ -382,6 +421,9 @@ class RequestKind(ClusterKind):
             except TemporalexError as exc:
                 raise DeliveryRefused(exc) from exc
 
+    def settling(self, row: OutboxRow, answer: None, storage: DjangoStorage) -> None:
+        """Return None: ``settle`` stores the answer."""
+
     def settle(self, row: OutboxRow, answer: None, storage: DjangoStorage) -> None:
         """Mark the message as completed. The run itself closes the row of the human task."""
         self._note(row, "completed", storage)
@@ -443,15 +485,10 @@ def insert(
     *,
     due_at: datetime | None = None,
     sender: Sender | None = None,
-    is_sent_here: bool = False,
+    hold_seconds: float = 0.0,
     storage: DjangoStorage,
-) -> UUID:
-    """Insert a row for the cluster in the open transaction, and return its id. ``kind`` is a key of ``KINDS``.
-
-    With ``is_sent_here`` the caller sends it itself; a dispatcher takes it when the lease of the caller is over.
-    """
-    if is_sent_here:
-        due_at = storage.now() + timedelta(seconds=policy.OUTBOX_LEASE)
+) -> OutboxRow:
+    """Insert a row for the cluster and return it; see ``outbox.insert``. ``kind`` is a key of ``KINDS``."""
     return outbox.insert(
         chain_id,
         destination=DESTINATION,
@@ -459,6 +496,7 @@ def insert(
         body=body,
         sender=sender,
         due_at=due_at,
+        hold_seconds=hold_seconds,
         storage=storage,
     )
 
@@ -480,6 +518,12 @@ def send_waiting(chain_id: UUID, *, storage: DjangoStorage) -> Outbox | None:
     return None
 
 
+_NOTE: Final = MESSAGES.pick_columns(
+    *("chain_id", "queue", "kind", "name", "body", "request_id", "sender_key", "sender_name", "fresh", "settled"),
+    *("outcome_status", "created_at"),
+)
+
+
 def note_message(
     target: RunTarget,
     *,
@@ -491,20 +535,12 @@ def note_message(
     storage: DjangoStorage,
 ) -> None:
     """Insert the row of a message with an id, by which one that is sent again is recognized. No turn reads it."""
+    now, clock = storage.sql.now_expression(storage.clock, live=True)
     key, sender_name = sender_columns(sender)
-    Message.objects.using(storage.alias).create(
-        chain_id=target.chain_id,
-        queue=target.queue,
-        kind=kind,
-        name=name,
-        body=codec().encode(body),
-        request_id=message_id,
-        sender_key=key,
-        sender_name=sender_name,
-        fresh=False,
-        settled=True,
-        outcome_status=SENT,
-        created_at=storage.now(),
+    values = [target.chain_id, target.queue, kind, name, codec().encode(body), message_id, key, sender_name]
+    storage.sql.execute(
+        _NOTE.insert_parameters(storage.sql.placeholder, "", created_at=now),
+        [*values, False, True, SENT, *clock],
     )
 
 
@@ -568,5 +604,5 @@ def _waiting_rows(chain: Any, storage: DjangoStorage) -> QuerySet[Outbox]:
     return Outbox.objects.using(storage.alias).waiting().filter(chain=chain, destination=DESTINATION)
 
 
-def _seconds_until(moment: datetime | None, now: datetime) -> float | None:
-    return None if moment is None else max((moment - now).total_seconds(), 1.0)
+def _seconds_until(moment: datetime, now: datetime) -> float:
+    return max((moment - now).total_seconds(), 1.0)

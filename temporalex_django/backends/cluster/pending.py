@@ -15,6 +15,7 @@ from temporalex_django.backends.cluster import calls
 from temporalex_django.backends.cluster.answers import is_gone, report_unavailable
 from temporalex_django.backends.cluster.client import cluster_client
 from temporalex_django.backends.cluster.ids import identity_of, queue_of
+from temporalex_django.backends.cluster.names import DELIVERY
 from temporalex_django.backends.cluster.runs import ClusterRun, run_of
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.conf import codec
@@ -70,9 +71,8 @@ def open_tasks(target: RunTarget, *, limit: int, storage: DjangoStorage) -> list
     if run.run_id is None:
         return []
     infos = describe_pending(run, label=f"activities of {run.label}", timeout=LOOK_SECONDS)
-    own = sorted((info for info in infos if info.activity_id.isdecimal()), key=lambda info: int(info.activity_id))[
-        :limit
-    ]
+    own = [info for info in infos if info.activity_id.isdecimal() and info.activity_type.name != DELIVERY]
+    own = sorted(own, key=lambda info: int(info.activity_id))[:limit]
     owners, payloads = _owners(own, alias=storage.alias), cluster_client().payloads
     return [_row(info, target, owners, payloads) for info in own]
 

@@ -23,6 +23,7 @@ from temporalex_django.backends.protocol import RequestCall
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db import outbox
 from temporalex_django.db.inserts import find_message
+from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.external_messages import MessageFingerprint
 from temporalex_django.engine.refusals import waiting_run_error
@@ -193,9 +194,9 @@ class ClusterRequest:
                 "request",
                 body,
                 sender=call.by.sender,
-                is_sent_here=not self._is_committed_later,
+                hold_seconds=0.0 if self._is_committed_later else policy.OUTBOX_LEASE,
                 storage=self.storage,
-            )
+            ).id
 
     def _mark_task(self) -> str | None:
         """Mark the human task of a decision as being decided, and return its id; None for another message."""

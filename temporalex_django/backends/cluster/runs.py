@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from django.db.models import F, Q
+from django.db.models import Exists, F, OuterRef, Q
 
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import WorkflowNotFound
-from temporalex_django.models import Chain, Instance
+from temporalex_django.models import Chain, Instance, Outbox
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,8 @@ class ClusterRun:
     """The address of a run on the cluster.
 
     ``first_run_id`` is the id there of the first run of its chain, and ``run_id`` that of the run itself. Both are
-    None until the start has been sent. ``is_blocked`` is True if its row says that its task fails.
+    None until the start has been sent. ``is_blocked`` is True if its row says that its task fails. ``is_behind`` is
+    True if rows of the outbox wait that come before the one to be sent.
     """
 
     cluster_id: str
@@ -30,24 +31,32 @@ class ClusterRun:
     first_run_id: str | None
     run_id: str | None
     is_blocked: bool = False
+    is_behind: bool = False
 
     @property
     def label(self) -> str:
         return f"{self.workflow} {self.workflow_id}"
 
 
-def find_on_cluster(chain_id: UUID, *, run_id: UUID | None = None, storage: DjangoStorage) -> ClusterRun:
+def find_on_cluster(
+    chain_id: UUID, *, run_id: UUID | None = None, before: UUID | None = None, storage: DjangoStorage
+) -> ClusterRun:
     """Return the address on the cluster of the run ``run_id`` of a chain (None: its newest run). One read.
 
-    Raises ``WorkflowNotFound`` if the chain has no such run on the cluster.
+    ``before`` is a row of the outbox, for ``ClusterRun.is_behind``. Raises ``WorkflowNotFound`` if the chain has no
+    such run on the cluster.
     """
     newest = Q(pk=F("chain__run"))
     rows = Instance.objects.using(storage.alias).filter(newest if run_id is None else Q(pk=run_id), chain=chain_id)
-    columns = ("cluster_id", "workflow", "workflow_id", "chain__cluster_first_run_id", "cluster_run_id", "blocked")
+    columns = ["cluster_id", "workflow", "workflow_id", "chain__cluster_first_run_id", "cluster_run_id", "blocked"]
+    if before is not None:
+        waiting = Outbox.objects.using(storage.alias).waiting().filter(chain=OuterRef("chain"), id__lt=before)
+        rows = rows.annotate(is_behind=Exists(waiting.filter(destination=TEMPORAL)))
+        columns.append("is_behind")
     row = rows.values_list(*columns).first()
     if row is None or row[0] is None:
         raise WorkflowNotFound(f"the chain {chain_id} has no run on the Temporal cluster")
-    cluster_id, workflow, workflow_id, first_run_id, cluster_run_id, blocked = row
+    cluster_id, workflow, workflow_id, first_run_id, cluster_run_id, blocked, *is_behind = row
     return ClusterRun(
         cluster_id=cluster_id,
         chain_id=chain_id,
@@ -56,6 +65,7 @@ def find_on_cluster(chain_id: UUID, *, run_id: UUID | None = None, storage: Djan
         first_run_id=_text(first_run_id),
         run_id=_text(cluster_run_id),
         is_blocked=bool(blocked),
+        is_behind=any(is_behind),
     )
 
 
@@ -75,19 +85,6 @@ def adopt(chains: Sequence[tuple[UUID, str]], *, storage: DjangoStorage) -> None
         Instance.objects.using(storage.alias).filter(chain=chain).update(
             cluster_id=cluster_id, mirrored_at=F("created_at")
         )
-
-
-def note_first_run(chain_id: UUID, first_run_id: str, *, storage: DjangoStorage) -> None:
-    """Store the id that the first run of a chain got on the cluster, unless a worker has stored it already."""
-    new_id = UUID(first_run_id)
-    first = Instance.objects.using(storage.alias).filter(chain=chain_id).order_by("id").values("pk")[:1]
-    Instance.objects.using(storage.alias).filter(
-        pk__in=list(first.values_list("pk", flat=True)), cluster_run_id=None
-    ).update(cluster_run_id=new_id)
-    # The row of the first run may be deleted while its chain continues, and messages have to name that run.
-    Chain.objects.using(storage.alias).filter(pk=chain_id, cluster_first_run_id=None).update(
-        cluster_first_run_id=new_id
-    )
 
 
 def _text(value: UUID | None) -> str | None:

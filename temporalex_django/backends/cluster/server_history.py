@@ -18,7 +18,7 @@ from temporalio.bridge.proto.workflow_activation import DoUpdate, WorkflowActiva
 
 from temporalex_django.backends.cluster.ids import queue_of
 from temporalex_django.backends.cluster.mirrored_run import ByHandReader
-from temporalex_django.backends.cluster.names import CHAIN
+from temporalex_django.backends.cluster.names import CHAIN, DELIVERY
 from temporalex_django.core.history.events import DELIVERED, HistoryEvent
 from temporalex_django.core.process import RECORDED_AS, REQUESTED
 from temporalex_django.errors import KeyMissing, PayloadError
@@ -50,7 +50,10 @@ class _ReadablePayloads(Payloads):
 def read_events(history: Iterable[Any], payloads: Payloads) -> list[HistoryEvent]:
     """Return the events of this package for ``history``, the events of the server for one run."""
     reader = _HistoryReader(_ReadablePayloads(payloads))
-    for event in history:
+    events = [*history]
+    scheduled = (event.activity_task_scheduled_event_attributes for event in events)
+    reader.delivered = {int(each.activity_id) for each in scheduled if each.activity_type.name == DELIVERY}
+    for event in events:
         reader.read(event)
     reader.finish()
     return reader.events
@@ -78,7 +81,7 @@ class _HistoryReader:
         self._commands: dict[int, dict[str, Any]] = {}
         self._updates: dict[int, Mapping[str, Any]] = {}
         self._jobs = ByHandReader(payloads, lambda seq: self._commands.get(seq, {}))
-        self._jobs.known_answers = {}
+        self.delivered: set[int] = set()  # numbers of messages that an activity has taken to the tables
 
     def read(self, event: Any) -> None:
         """Add the events that stand for one event of the server."""
@@ -213,10 +216,9 @@ class _HistoryReader:
         )
 
     def _external_failed(self, attributes: Any, _at: datetime, _number: int) -> None:
-        failure = Failure(message="no open run has the id")
-        self._deliver(
-            resolve_signal_external_workflow={"seq": self._seqs[attributes.initiated_event_id], "failure": failure}
-        )
+        seq, failure = self._seqs[attributes.initiated_event_id], Failure(message="no open run has the id")
+        if seq not in self.delivered:
+            self._deliver(resolve_signal_external_workflow={"seq": seq, "failure": failure})
 
     # -- outputs ------------------------------------------------------------------------------------------------------
 
@@ -227,7 +229,10 @@ class _HistoryReader:
         return self._last_seq
 
     def _activity_scheduled(self, attributes: Any, _at: datetime, number: int) -> None:
-        seq = self._seqs[number] = self._last_seq = int(attributes.activity_id)
+        seq = self._seqs[number] = int(attributes.activity_id)
+        if attributes.activity_type.name == DELIVERY:
+            return
+        self._last_seq = seq
         facts = names.CALL in attributes.header.fields and self._payloads.decode(attributes.header.fields[names.CALL])
         facts = facts if isinstance(facts, dict) else {}
         command: dict[str, Any] = {

@@ -21,6 +21,7 @@ from temporalio.worker import FixedSizeSlotSupplier, PollerBehaviorSimpleMaximum
 
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.backends.cluster import deployments
 from temporalex_django.backends.cluster.attempts import (
     ProcessCall,
     ProjectActivities,
@@ -30,14 +31,14 @@ from temporalex_django.backends.cluster.client import CREDENTIALS_SECONDS, Clust
 from temporalex_django.backends.cluster.ids import cluster_id_of, identity_of, task_queue
 from temporalex_django.backends.cluster.logs import hide_error_texts
 from temporalex_django.backends.cluster.mirror_writer import MirrorWriter
-from temporalex_django.backends.cluster.mirrored_run import MirroredPlugin, Observer
+from temporalex_django.backends.cluster.mirrored_run import MirroredPlugin
 from temporalex_django.backends.cluster.permits import Permits, slots_of
 from temporalex_django.backends.cluster.places import ActivitySlots, PoolExecutor, Threads
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.failures import error_line
-from temporalex_django.core.messages.sender import Judge
 from temporalex_django.db.human_tasks import DatabaseJudge
 from temporalex_django.temporal.options import find_class
+from temporalex_django.temporal.plugin import TemporalexPlugin
 
 log = logging.getLogger("temporalex_django.backends")
 
@@ -54,17 +55,38 @@ _WATCH_SECONDS: Final = 10.0
 class ProjectPlugin(MirroredPlugin):
     """The plugin of workers of this project: with its codec, its permissions, its ids, its mirror and its attempts."""
 
-    def __init__(self, observer: Observer, *, judge: Judge, executor: Executor, permits: Permits) -> None:
+    def __init__(self, observer: MirrorWriter, *, executor: Executor, permits: Permits | None = None) -> None:
         super().__init__(
             observer,
             codec=codec(),
-            judge=judge,
+            judge=partial(_is_permitted, observer),
             queue_name=task_queue,
             workflow_id=cluster_id_of,
             unexpected_error=get_settings().UNEXPECTED_ERROR,
             executor=executor,
         )
         self.activities = [ProjectActivities(self.options, executor, permits).definition()]
+
+
+def project_plugin(*, executor: Executor | None = None) -> TemporalexPlugin:
+    """Return a plugin for clients, workers and replayers of the SDK in a Django process.
+
+    It has the codec, the prefix, the task queues and the permissions of the project. Every history of the project
+    replays with it, unless the code has changed. Workers write the rows of their runs. ``executor`` has the threads of
+    activities that are plain functions (None: threads of its own).
+    """
+    hide_error_texts()
+    writer = MirrorWriter(get_settings().DATABASE)
+    threads = executor or ThreadPoolExecutor(thread_name_prefix="temporalex-activity")
+    plugin = ProjectPlugin(writer, executor=threads)
+    plugin.run_context = writer.closing
+    return plugin
+
+
+def _is_permitted(writer: MirrorWriter, key: str, permission: str, message: Any) -> bool:
+    """Return True if a user may send a message. Each question reads the user anew."""
+    is_permitted: bool = writer.call(partial(DatabaseJudge(writer.alias), key, permission, message))
+    return is_permitted
 
 
 class ClusterWorker:
@@ -91,17 +113,15 @@ class ClusterWorker:
         call_in_process: ProcessCall | None = None,
     ) -> None:
         self._slots = ActivitySlots(threads, limit=thread_count + tasks)
-        self._alias = alias
         self._name = name
         self._drain_seconds = drain_seconds
         self._writer = MirrorWriter(alias)
         self._permits = Permits(alias, owner)
+        self._deployment = deployments.worker_config()
         hide_error_texts()
         self._tasks = ThreadPoolExecutor(_WORKFLOW_TASKS, thread_name_prefix="temporalex-cluster-task")
         try:
-            self._plugin = ProjectPlugin(
-                self._writer, judge=self._judge, executor=PoolExecutor(threads), permits=self._permits
-            )
+            self._plugin = ProjectPlugin(self._writer, executor=PoolExecutor(threads), permits=self._permits)
         except Exception:  # the SDK does not fit: the next try must not find the threads of this one
             self._writer.close()
             self._permits.close()
@@ -131,12 +151,6 @@ class ClusterWorker:
         self._tasks.shutdown()
         self._writer.close()
         self._permits.close()
-
-    def _judge(self, key: str, permission: str, message: Any) -> bool:
-        """Return True if a user may send a message. Each question reads the user anew."""
-        question = partial(DatabaseJudge(self._alias), key, permission, message)
-        is_permitted: bool = self._writer.call(question)
-        return is_permitted
 
     # -- on the event loop --------------------------------------------------------------------------------------------
 
@@ -181,7 +195,11 @@ class ClusterWorker:
             pause = _FIRST_PAUSE if was_long else min(pause * 2, _LONGEST_PAUSE)
 
     async def _watch_cluster(self) -> None:
-        """Give back the places of this process while the cluster does not answer it: others may reach the cluster."""
+        """Give back the places of this process while the cluster does not answer it: others may reach the cluster.
+
+        Also note the code of this process with its build there.
+        """
+        build = None
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             try:
@@ -193,6 +211,8 @@ class ClusterWorker:
                 self._permits.suspend()
             else:
                 self._permits.resume()
+                if build is None or not build.has_polled:
+                    build = await deployments.note_code(client)
 
     async def _renew(self, worker: Worker) -> None:
         """Give a worker the client of this process whenever it has connected anew, with another key or certificate."""
@@ -224,6 +244,7 @@ class ClusterWorker:
                 nexus_supplier=fixed,
             ),
             activity_task_poller_behavior=PollerBehaviorSimpleMaximum(maximum=_ACTIVITY_POLLERS),
+            deployment_config=self._deployment,
             graceful_shutdown_timeout=timedelta(seconds=self._drain_seconds),
         )
 

@@ -306,7 +306,9 @@ def load(text: str | bytes, *, source: str = "the history") -> StoredHistory:
         )
         raise PayloadError(f"{source} is not complete JSON: it was cut off after event {event_count}: {exc}") from None
     if not isinstance(data, dict) or any(name not in data for name in _HEADER) or not isinstance(data["events"], list):
-        raise PayloadError(f"{source} is not a history: it must be an object with {', '.join(_HEADER)}")
+        raise PayloadError(
+            f"{source} is not a history: it must be an object with {', '.join(_HEADER)}{_hint_for_temporal(data)}"
+        )
     written = data["temporalex_history"]
     if not isinstance(written, int) or written > FORMAT:
         raise PayloadError(
@@ -327,6 +329,13 @@ def load(text: str | bytes, *, source: str = "the history") -> StoredHistory:
             "are missing"
         )
     return _build_history(data, events, source)
+
+
+def _hint_for_temporal(data: Any) -> str:
+    """Return the end of the error for a history that a server of Temporal has written; else an empty string."""
+    if not isinstance(data, dict) or "eventId" not in str(data.get("events")):
+        return ""
+    return "; replay a history of Temporal with the Replayer of its SDK and project_plugin()"
 
 
 def _parse_event(row: Any, number: int, source: str) -> HistoryEvent:

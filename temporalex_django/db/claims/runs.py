@@ -378,6 +378,16 @@ class RunClaims:
             return _run_state(rows[0])
         return None
 
+    def lock_runs(self, chains: Collection[UUID]) -> dict[UUID, RunState]:
+        """Lock those of the chains that no other transaction has locked, whatever their states are; return them by id.
+
+        One statement, inside a transaction.
+        """
+        test, parameter = self._sql.in_array(chains, "uuid")
+        select = _STATE.select(f"where id {test}{self._sql.skip_locked()}")
+        rows = self._sql.select(select, [parameter], _STATE.types)
+        return {state.chain_id: state for state in map(_run_state, rows)}
+
 
 def _lock_number(chain: UUID) -> int:
     """Return the number by which transactions announce to each other that they wait for a chain."""

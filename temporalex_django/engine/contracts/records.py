@@ -75,11 +75,13 @@ class RowChanges(TypedDict, total=False):
     search_attributes: Mapping[str, Any] | None
     blocked: BlockMark | None
     paused: PauseMark | None
-    closing: dict[str, Any]
+    closing: dict[str, Any] | None
     cause: str | None
     fault: str | None
     started_at: datetime
-    closed_at: datetime
+    closed_at: datetime | None
+    mirrored_at: datetime
+    cluster_task_at: datetime
 
 
 logger = logging.getLogger("temporalex_django.engine")

@@ -256,6 +256,10 @@ def load_history(target: RunTarget, *, storage: DjangoStorage, redactor: Redacto
     return [redactor.redact_event(event) for event in read_history(target, storage=storage)]
 
 
+#: Seconds between two looks at the row of a run on a cluster, for a caller that is notified of its end.
+_CLUSTER_PAUSE = 1.0
+
+
 class ResultWaiter:
     """A wait for the result of a chain, across continue-as-new, for at most ``timeout`` seconds (None waits for ever).
 
@@ -286,7 +290,10 @@ class ResultWaiter:
         if inside_transaction(self.storage.alias):
             return self.resolve(self.poll())
         listener = partial(listen, self.target.chain_id, alias=self.storage.alias)
-        return self.resolve(wait_for(self.poll, self.deadline, wait_slot=self.wait_slot, listen=listener))
+        # Each poll for a run on a cluster is a read that the database is to be spared.
+        pause = None if backend_of(self.target) is None else _CLUSTER_PAUSE
+        outcome = wait_for(self.poll, self.deadline, wait_slot=self.wait_slot, listen=listener, listening_pause=pause)
+        return self.resolve(outcome)
 
     async def aget(self) -> Any:
         outcome = await await_for(self.poll, self.deadline)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from temporalex_django import Ok, Workflow, api, errors
-from temporalex_django.backends.cluster import elsewhere
-from temporalex_django.core.history.activation import RunInfo
+from temporalex_django.backends.cluster.attempts import ProjectAttempt
+from temporalex_django.conf import codec
 from temporalex_django.models import Instance, Message, Outbox
+from temporalex_django.temporal import names
+from temporalex_django.temporal.options import HostOptions
+from temporalex_django.temporal.payloads import Payloads
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.waiting import wait_for
 
@@ -163,23 +168,31 @@ def test_a_cancel_request_from_the_tables_to_the_cluster(cluster: Any, worker: N
     assert end(sender) == ["sent"]
 
 
+def redelivery(sender: Any, signal: Message, call: dict[str, Any]) -> Callable[[], Any]:
+    """Another attempt of the activity that has delivered this signal of a run, with this call."""
+    run_id, _, seq = str(signal.request_id).partition(":")
+    options = HostOptions(payloads=Payloads(codec()))
+    facts = {"seq": int(seq), "run_id": sender.run_id, "id": sender.id}
+    info = SimpleNamespace(activity_id=seq, heartbeat_details=[], workflow_id=sender.id, workflow_run_id=run_id)
+    headers = {names.CALL: options.payloads.encode(facts)}
+    attempt = ProjectAttempt(options, info, None, None, headers)  # type: ignore[arg-type] # without the SDK
+    return lambda: attempt._deliver([options.payloads.encode(call)])
+
+
 def test_a_signal_from_the_cluster_to_the_tables_is_delivered_once(cluster: Any, worker: None) -> None:
     waiter = started(AcrossTablesWaiter)
     sender = started(AcrossSender, {"to": waiter.id})
     signal = wait_for(lambda: Message.objects.filter(chain=waiter.chain_id).first())
-    run_id, _, seq = str(signal.request_id).partition(":")
-    info = RunInfo(workflow="AcrossSender", id=sender.id, run_id=run_id, version=1)
-    attributes = {"id": waiter.id, "name": "go", "payload": {"number": 0}}
-    # Its worker died before the server had the answer.
-    elsewhere.deliver("signal", int(seq), attributes, info, sent_by=run_id)
+    deliver = redelivery(sender, signal, {"id": waiter.id, "name": "go", "payload": {"number": 0}})
+    deliver()  # its worker died before the server had the answer
     assert Message.objects.filter(chain=waiter.chain_id).count() == 1
     run_until_idle()
     assert waiter.result(timeout=20) == {"number": 0}
     # Meanwhile the receiver has closed, and another run has its id.
-    sent = ("ExternalDelivered", {"seq": int(seq)})
-    assert elsewhere.deliver("signal", int(seq), attributes, info, sent_by=run_id) == sent
+    sent = ("ExternalDelivered", {})
+    assert deliver() == sent
     another = AcrossTablesWaiter.start(None, id=waiter.id)
-    assert elsewhere.deliver("signal", int(seq), attributes, info, sent_by=run_id) == sent
+    assert deliver() == sent
     assert not Message.objects.filter(chain=another.chain_id).exists()
     assert end(sender) == ["sent"]
 
@@ -202,6 +215,7 @@ def test_a_cancel_request_from_the_cluster_to_the_tables(cluster: Any, worker: N
     waiter = started(AcrossTablesWaiter)
     sender = started(AcrossSender, {"to": waiter.id, "cancel": True})
     assert end(sender) == ["sent"]
+    run_until_idle()
     with pytest.raises(errors.WorkflowCancelled):
         waiter.result(timeout=20)
 

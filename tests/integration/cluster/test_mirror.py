@@ -170,7 +170,7 @@ def test_writes_of_several_runs_are_committed_together(
     def wait_for_others(self: Any, jobs: Any) -> None:
         """Hold the first commit until more rows wait for it."""
         if not sizes:
-            wait_for(lambda: self._jobs.qsize() >= 4)
+            wait_for(lambda: self._thread.items.qsize() >= 4)
         sizes.append(len(jobs))
         perform(self, jobs)
 

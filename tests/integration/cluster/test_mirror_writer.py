@@ -124,7 +124,7 @@ def test_a_failure_that_a_later_activation_has_mended_leaves_no_mark(
     errors = [FailedTask(cluster_id="g:x", run_id=run.run_id, error=KeyError("no")) for run in (mended, broken)]
     writer.note_failure(errors[0])
     written = [pool.submit(writer.observe, run.see(2, at=1)) for run in (mended, broken)]
-    wait_for(lambda: writer._jobs.qsize() == 3)
+    wait_for(lambda: writer._thread.items.qsize() == 3)
     writer.note_failure(errors[1])
     may_end.set()
     for done in (commit, *written):

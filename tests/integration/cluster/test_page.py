@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -34,10 +35,11 @@ def page(cluster: Any, settings: Any) -> Iterator[Any]:
     assert not thread.is_alive()
 
 
-def test_the_cart_of_the_page_lives_on_the_cluster(page: Any) -> None:
+def test_the_cart_of_the_page_lives_on_the_cluster_and_replays(cluster: Any, page: Any) -> None:
     assert page.fill_cart(7) == {"customer": 7, "reserved": 2}
     run = Instance.objects.get()
     assert (Chain.objects.get().backend, run.status, run.workflow_id) == ("temporal", "completed", "cart-7")
     prefix = page.TEMPORALEX["CLUSTER"]["PREFIX"]
+    asyncio.run(page.replay_on_cluster(cluster["ADDRESS"], str(run.cluster_id)))
     text = " ".join((HOWTO / "run-on-temporal.md").read_text(encoding="utf-8").split())
     assert f"shows the same run as `{prefix}{str(run.cluster_id).partition(':')[2]}`" in text

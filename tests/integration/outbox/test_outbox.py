@@ -56,7 +56,7 @@ def insert(file: Path, line: str, *, chain: uuid.UUID = CHAIN, destination: str 
     body = {"path": str(file), "line": line}
     return outbox.insert(
         chain, destination=destination, kind="file.append", body=body, storage=DjangoStorage(), **options
-    )
+    ).id
 
 
 def due_now() -> None:

@@ -54,6 +54,7 @@ def at(index, **values):
         (lambda text: text[:9], "cut off after event 0"),
         (lambda _: "[]", "is not a history"),
         (lambda _: "null", "is not a history"),
+        (lambda _: '{"events": [{"eventId": "1"}]}', r"a history of Temporal with .* and project_plugin\(\)"),
         (edited(lambda data: data.pop("id")), "is not a history"),
         (edited(lambda data: data.update(temporalex_history=99)), "format 99, but this version reads formats up to 1"),
         (edited(lambda data: data["events"].pop()), "those from event 12 on are missing"),

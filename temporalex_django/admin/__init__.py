@@ -6,9 +6,14 @@ The autodiscovery of the default admin site registers these classes.
 from __future__ import annotations
 
 from temporalex_django.admin.human_tasks import HumanTaskAdmin
-from temporalex_django.admin.jobs import BulkJobAdmin
 from temporalex_django.admin.model_admin_mixin import WorkflowAdminMixin
-from temporalex_django.admin.read_only import EndedTaskAdmin, EnqueuedTaskAdmin, OperatorActionAdmin, OutboxAdmin
+from temporalex_django.admin.read_only import (
+    BulkJobAdmin,
+    EndedTaskAdmin,
+    EnqueuedTaskAdmin,
+    OperatorActionAdmin,
+    OutboxAdmin,
+)
 from temporalex_django.admin.run.instance import InstanceAdmin
 from temporalex_django.admin.schedules.schedule import ScheduleAdmin
 from temporalex_django.admin.workers import SwitchedOffAdmin, WorkerAdmin

@@ -3,33 +3,22 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import flatten
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
-from django.urls import reverse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from temporalex_django.access import VIEW_PAYLOAD, Operation, policy
-from temporalex_django.admin.base import (
-    CappedPaginator,
-    M,
-    ReadOnlyAdmin,
-    actor_of,
-    badge,
-    format_call,
-    format_payload,
-    format_time,
-    shorten,
-    user_of,
-    visible_runs,
-)
+from temporalex_django.admin.base import AdminMount, M, ReadOnlyAdmin, visible_runs
 from temporalex_django.admin.filters import (
     ActionFilter,
     AutomaticFilter,
@@ -38,8 +27,20 @@ from temporalex_django.admin.filters import (
     TaskStatusFilter,
 )
 from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.console.base import (
+    CappedPaginator,
+    actor_of,
+    badge,
+    format_call,
+    format_payload,
+    format_time,
+    refuse,
+    shorten,
+    user_of,
+)
+from temporalex_django.console.bulk import bulk_permission_error, can_start_bulk
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
-from temporalex_django.models import EndedTask, EnqueuedTask, OperatorAction, Outbox
+from temporalex_django.models import BulkJob, EndedTask, EnqueuedTask, OperatorAction, Outbox
 from temporalex_django.models.fields import decode_payload
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
@@ -366,3 +367,34 @@ class OutboxAdmin(ReadOnlyAdmin[Outbox]):
         if done:
             texts = ngettext("%(count)d message was processed.", "%(count)d messages were processed.", done)
             messages.success(request, texts % {"count": done})
+
+
+# --- bulk jobs --------------------------------------------------------------------------------------------------------
+#
+# The entry of bulk jobs in the admin, which leads to the console.
+
+
+@admin.register(BulkJob)
+class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
+    """The entry of bulk jobs in the admin. Their pages are in the console."""
+
+    def has_view_permission(self, request: HttpRequest, obj: BulkJob | None = None) -> bool:
+        return can_start_bulk(user_of(request))
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view
+        return [
+            path("", view(self.changelist_view), name="temporalex_django_bulkjob_changelist"),
+            # An address of a bookmark.
+            path("<uuid:job>/change/", view(self.old_job_view)),
+        ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Redirect to the list of the console."""
+        if not self.has_view_permission(request):
+            refuse(request, "view", bulk_permission_error())
+        return HttpResponseRedirect(AdminMount(self.admin_site).address("jobs"))
+
+    def old_job_view(self, request: HttpRequest, job: UUID) -> HttpResponse:
+        """Redirect to the page of the job in the console, which checks the permission."""
+        return HttpResponseRedirect(AdminMount(self.admin_site).address("job", job))

@@ -21,17 +21,10 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from temporalex_django.access import VIEW, VIEW_PAYLOAD, Operation, policy
-from temporalex_django.admin.base import (
-    ReadOnlyAdmin,
-    actor_of,
-    badge,
-    format_duration,
-    format_time,
-    user_of,
-    visible_runs,
-)
-from temporalex_django.admin.jobs import ReasonForm
+from temporalex_django.admin.base import ReadOnlyAdmin, visible_runs
 from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.console.actions import ReasonForm
+from temporalex_django.console.base import actor_of, badge, format_duration, format_time, user_of
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkerNotFound
 from temporalex_django.forms.payload_forms import NoteFormField
 from temporalex_django.models import ActivityTask, Instance, LostWorker, SwitchedOff, Worker

@@ -16,14 +16,14 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from temporalex_django.admin.base import actor_of, idempotent_request, is_duplicate_request, posted_data, user_of
-from temporalex_django.admin.jobs import ReasonForm
 from temporalex_django.admin.run.action_views import class_summary, startable_classes
 from temporalex_django.admin.schedules.formatting import ScheduleAdminBase, fire_times, time_text
 from temporalex_django.admin.schedules.schedule_form import ScheduleForm, WallTimeField
 from temporalex_django.authoring.schedules.schedule import specs_in_words
 from temporalex_django.authoring.schedules.slots import instants_of, load_zone
 from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.console.actions import ReasonForm
+from temporalex_django.console.base import actor_of, idempotent_request, is_duplicate_request, posted_data, user_of
 from temporalex_django.errors import ActionNotPermitted, ScheduleInvalid, TemporalexError
 from temporalex_django.models import Schedule
 from temporalex_django.operations.base import storage

@@ -63,7 +63,7 @@ def everywhere(client: Client) -> list[set[str]]:
     """The ids of stuck runs, as code, the admin, REST, ``list`` and ``doctor`` have them."""
     rest = APIClient()
     rest.force_authenticate(get_user_model().objects.get(username="root"))
-    page = client.get("/admin/temporalex_django/instance/?standing=stuck").content.decode()
+    page = client.get("/admin/temporalex_django/instance/console/runs/?stuck=true").content.decode()
     listed = rest.get("/api/instances/", {"stuck": "true"}).json()["results"]
     ids = [*Instance.objects.values_list("workflow_id", flat=True)]
     printed, doctor = (

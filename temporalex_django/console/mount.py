@@ -1,0 +1,180 @@
+"""Where the console is mounted: its addresses, its users, and the runs that they see."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django.contrib.auth.views import redirect_to_login
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
+from django.template.response import TemplateResponse
+from django.urls import NoReverseMatch, reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.csrf import csrf_protect
+
+from temporalex_django.access import VIEW, policy, runs_for
+from temporalex_django.authoring.authorization import APP
+from temporalex_django.console.base import refuse, user_of, view_permission_error
+from temporalex_django.console.live import freeze_session, is_poll, limit_renders
+from temporalex_django.models import Instance
+from temporalex_django.operations.base import storage
+
+NAMESPACE = "temporalex_console"
+View = Callable[..., HttpResponse]
+#: Lists outside of the console by the kind of a remedy: the model whose admin list it is, and the permission.
+_LISTS: Mapping[str, tuple[str, str]] = {
+    "workers": ("worker", f"{APP}.view_worker"),
+    "switches": ("switchedoff", f"{APP}.view_switchedoff"),
+    "schedules": ("schedule", f"{APP}.view_schedule"),
+    "tasks": ("humantask", ""),
+    "outbox": ("outbox", f"{APP}.view_outbox"),
+    "background_tasks": ("enqueuedtask", f"{APP}.view_enqueuedtask"),
+}
+
+
+class Mount:
+    """The place of the console in the URLs of a project, without an admin site around it.
+
+    Everybody who is signed in and may view runs can use it.
+    """
+
+    #: Namespace of the URLs of the console.
+    namespace = NAMESPACE
+    #: Namespace of the admin site that has the pages which are not in the console.
+    site_name = "admin"
+
+    def address(self, name: str, *args: Any, query: Any = None) -> str:
+        """Return the URL of a page of the console; ``query`` are its parameters."""
+        address = reverse(f"{self.namespace}:{name}", args=args)
+        return f"{address}?{urlencode(query, doseq=True)}" if query else address
+
+    def visible_runs(self, request: HttpRequest) -> QuerySet[Instance] | None:
+        """Return the runs that the user of the request sees; None if they see all runs."""
+        return runs_for(user_of(request), alias=storage().alias)
+
+    def is_signed_in(self, request: HttpRequest) -> bool:
+        """Return True if the user may open pages of this place at all."""
+        return bool(request.user.is_authenticated and request.user.is_active)
+
+    def sign_in(self, request: HttpRequest, view: View, **kwargs: Any) -> HttpResponse:
+        """Return the response for a user who is not signed in."""
+        del view, kwargs
+        return redirect_to_login(request.get_full_path())
+
+    def protect(self, view: View) -> View:
+        """Return the view for signed-in users only. A poll without one gets status 401 and prolongs no session."""
+        answer = csrf_protect(limit_renders(view))
+
+        @never_cache
+        def protected(request: HttpRequest, **kwargs: Any) -> HttpResponse:
+            is_signed_in = self.is_signed_in(request)
+            if is_poll(request):
+                freeze_session(request)
+                if not is_signed_in:
+                    return HttpResponse(status=401)
+            elif not is_signed_in:
+                return self.sign_in(request, view, **kwargs)
+            return answer(request, **kwargs)
+
+        return protected
+
+    def run_address(self, request: HttpRequest, run_id: UUID) -> str:
+        """Return the URL of the page of a run, or an empty text if there is none for this user."""
+        if not self.shows_admin(request):
+            return ""
+        return self._admin_address("instance_change", run_id)
+
+    def list_address(self, request: HttpRequest, kind: str) -> str:
+        """Return the URL of a list that is not in the console, such as "workers"; empty if there is none."""
+        model, permission = _LISTS[kind]
+        if not self.shows_admin(request) or (permission and not policy().permits(user_of(request), permission)):
+            return ""
+        return self._admin_address(f"{model}_changelist")
+
+    def task_address(self, request: HttpRequest, task: str) -> str:
+        """Return the URL of the page of a human task, or an empty text if there is none for this user."""
+        for name in (
+            "temporalex_pages:task",
+            *([f"{self.site_name}:{APP}_humantask_change"] if self.shows_admin(request) else []),
+        ):
+            try:
+                return reverse(name, args=[task])
+            except NoReverseMatch:
+                continue
+        return ""
+
+    def start_address(self, request: HttpRequest) -> str:
+        """Return the URL of the form that starts a run, or an empty text if there is none for this user."""
+        return self._admin_address("instance_start") if self.shows_admin(request) else ""
+
+    def shows_admin(self, request: HttpRequest) -> bool:
+        """Return True if the user may open pages of the admin site."""
+        return bool(getattr(request.user, "is_staff", False))
+
+    def _admin_address(self, name: str, *args: Any) -> str:
+        try:
+            return reverse(f"{self.site_name}:{APP}_{name}", args=args)
+        except NoReverseMatch:
+            return ""
+
+    def context(self, request: HttpRequest) -> dict[str, Any]:
+        """Return the template context of all pages: the title, and the address of the pages around the console."""
+        del request
+        return {"site_title": _("Workflows"), "home_address": "", "theme_script": ""}
+
+
+class ConsoleView(ABC):
+    """Base class of the views of the console. The user is signed in and may view runs when ``get`` or ``post`` runs."""
+
+    template: str
+    methods: tuple[str, ...] = ("GET", "HEAD")
+    #: The name of the page in the navigation.
+    section = ""
+
+    def __init__(self, mount: Mount) -> None:
+        self.mount = mount
+
+    @abstractmethod
+    def respond(self, request: HttpRequest, **kwargs: Any) -> HttpResponse: ...
+
+    def __call__(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
+        if request.method not in self.methods:
+            return HttpResponseNotAllowed(self.methods)
+        if not policy().allows(user_of(request), VIEW):
+            # A poll writes nothing: the page that polls was refused, or will be.
+            if is_poll(request):
+                return HttpResponse(status=403)
+            refuse(request, VIEW.action, view_permission_error())
+        return self.respond(request, **kwargs)
+
+    def runs(self, request: HttpRequest) -> QuerySet[Instance]:
+        """Return the runs that the user sees, as a queryset."""
+        runs = self.mount.visible_runs(request)
+        return Instance.objects.using(storage().alias) if runs is None else runs
+
+    def render(
+        self, request: HttpRequest, context: Mapping[str, Any], *, template: str = "", status: int = 200
+    ) -> HttpResponse:
+        """Render the page, or only its fragment for a poll."""
+        name = template or self.template
+        page = {
+            **self.mount.context(request),
+            "section": self.section,
+            "nav": self._nav(),
+            **context,
+        }
+        if is_poll(request):
+            name = name.replace(".html", "_live.html")
+        return TemplateResponse(request, name, page, status=status)
+
+    def _nav(self) -> list[dict[str, Any]]:
+        pages = (("overview", _("Overview")), ("runs", _("Runs")), ("jobs", _("Bulk jobs")))
+        return [
+            {"label": label, "address": self.mount.address(name), "is_current": name == self.section}
+            for name, label in pages
+        ]

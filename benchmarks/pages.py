@@ -94,7 +94,7 @@ def _addresses(long_one: str, who: str) -> Iterator[tuple[str, str]]:
         yield "admin inbox, all", "/admin/temporalex_django/humantask/?whose=all"
         for name in ("", "?p=1", "?p=50", "?p=100"):
             yield f"admin run{' ' + name if name else ''}", one + name
-        yield "admin workers", "/admin/temporalex_django/worker/"
+        yield "console workers", "/admin/temporalex_django/instance/console/workers/"
         yield "admin audit", "/admin/temporalex_django/operatoraction/"
     yield "rest inbox", "/api/human-tasks/"
     yield "rest inbox, all", "/api/human-tasks/?all=true"

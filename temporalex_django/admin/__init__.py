@@ -13,10 +13,11 @@ from temporalex_django.admin.read_only import (
     EnqueuedTaskAdmin,
     OperatorActionAdmin,
     OutboxAdmin,
+    SwitchedOffAdmin,
+    WorkerAdmin,
 )
 from temporalex_django.admin.run.instance import InstanceAdmin
 from temporalex_django.admin.schedules.schedule import ScheduleAdmin
-from temporalex_django.admin.workers import SwitchedOffAdmin, WorkerAdmin
 
 __all__ = [
     "BulkJobAdmin",

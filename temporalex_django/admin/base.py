@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.contrib.admin.options import TO_FIELD_VAR
 from django.contrib.admin.utils import quote
 from django.contrib.admin.views.main import ERROR_FLAG, IGNORED_PARAMS, PAGE_VAR, SEARCH_VAR
+from django.contrib.auth.views import redirect_to_login
 from django.db import models
 from django.http import HttpRequest, HttpResponse, QueryDict
 from django.template.response import TemplateResponse
@@ -19,7 +20,7 @@ from django.utils.translation import gettext as _
 
 from temporalex_django.access import is_unfiltered, runs_for
 from temporalex_django.console.base import format_time, user_of
-from temporalex_django.console.mount import NAMESPACE, Mount, View
+from temporalex_django.console.mount import NAMESPACE, Mount
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.operations.base import storage
 
@@ -70,9 +71,8 @@ class AdminMount(Mount):
     def is_signed_in(self, request: HttpRequest) -> bool:
         return self.site.has_permission(request)
 
-    def sign_in(self, request: HttpRequest, view: View, **kwargs: Any) -> HttpResponse:
-        response: HttpResponse = self.site.admin_view(view)(request, **kwargs)
-        return response
+    def sign_in(self, request: HttpRequest) -> HttpResponse:
+        return redirect_to_login(request.get_full_path(), reverse(f"{self.site_name}:login"))
 
     def shows_admin(self, request: HttpRequest) -> bool:
         return True

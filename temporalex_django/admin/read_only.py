@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, cast
 from uuid import UUID
 
@@ -10,14 +11,14 @@ from django.contrib.admin.utils import flatten
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from temporalex_django.access import VIEW_PAYLOAD, Operation, policy
+from temporalex_django.access import VIEW, VIEW_PAYLOAD, Operation, policy
 from temporalex_django.admin.base import AdminMount, M, ReadOnlyAdmin, visible_runs
 from temporalex_django.admin.filters import (
     ActionFilter,
@@ -38,9 +39,18 @@ from temporalex_django.console.base import (
     shorten,
     user_of,
 )
-from temporalex_django.console.bulk import bulk_permission_error, can_start_bulk
+from temporalex_django.console.bulk import can_start_bulk
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
-from temporalex_django.models import BulkJob, EndedTask, EnqueuedTask, OperatorAction, Outbox
+from temporalex_django.models import (
+    BulkJob,
+    EndedTask,
+    EnqueuedTask,
+    Instance,
+    OperatorAction,
+    Outbox,
+    SwitchedOff,
+    Worker,
+)
 from temporalex_django.models.fields import decode_payload
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
@@ -369,32 +379,63 @@ class OutboxAdmin(ReadOnlyAdmin[Outbox]):
             messages.success(request, texts % {"count": done})
 
 
-# --- bulk jobs --------------------------------------------------------------------------------------------------------
+# --- entries of the console -------------------------------------------------------------------------------------------
 #
-# The entry of bulk jobs in the admin, which leads to the console.
+# Entries in the admin of rows whose pages are in the console.
 
 
-@admin.register(BulkJob)
-class BulkJobAdmin(ReadOnlyAdmin[BulkJob]):
-    """The entry of bulk jobs in the admin. Their pages are in the console."""
+class ConsoleEntryAdmin(ReadOnlyAdmin[M]):
+    """Base class of the entries in the admin of rows whose pages are in the console; ``page`` names that page."""
 
-    def has_view_permission(self, request: HttpRequest, obj: BulkJob | None = None) -> bool:
-        return can_start_bulk(user_of(request))
+    page: str
 
     def get_urls(self) -> list[Any]:
         view = self.admin_site.admin_view
         return [
-            path("", view(self.changelist_view), name="temporalex_django_bulkjob_changelist"),
-            # An address of a bookmark.
-            path("<uuid:job>/change/", view(self.old_job_view)),
+            path("", view(self.changelist_view), name=f"temporalex_django_{self.opts.model_name}_changelist"),
+            # Addresses of bookmarks.
+            path("<path:rest>", view(self.old_view)),
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Redirect to the list of the console."""
+        """Redirect to the page of the console."""
         if not self.has_view_permission(request):
-            refuse(request, "view", bulk_permission_error())
-        return HttpResponseRedirect(AdminMount(self.admin_site).address("jobs"))
+            refuse(request, VIEW.action, str(_("You may not see this.")))
+        # Without runs, the site has no console.
+        if not self.admin_site.is_registered(Instance):
+            raise Http404
+        return HttpResponseRedirect(AdminMount(self.admin_site).address(self.page))
 
-    def old_job_view(self, request: HttpRequest, job: UUID) -> HttpResponse:
-        """Redirect to the page of the job in the console, which checks the permission."""
-        return HttpResponseRedirect(AdminMount(self.admin_site).address("job", job))
+    def old_view(self, request: HttpRequest, rest: str) -> HttpResponse:
+        """Redirect from an older address of a page, such as ``<id>/change/``."""
+        del rest
+        return self.changelist_view(request)
+
+
+@admin.register(BulkJob)
+class BulkJobAdmin(ConsoleEntryAdmin[BulkJob]):
+    """The entry of bulk jobs in the admin, which leads to the console."""
+
+    page = "jobs"
+
+    def has_view_permission(self, request: HttpRequest, obj: BulkJob | None = None) -> bool:
+        return can_start_bulk(user_of(request))
+
+    def old_view(self, request: HttpRequest, rest: str) -> HttpResponse:
+        with suppress(ValueError):
+            return HttpResponseRedirect(AdminMount(self.admin_site).address("job", UUID(rest.partition("/")[0])))
+        return super().old_view(request, rest)
+
+
+@admin.register(Worker)
+class WorkerAdmin(ConsoleEntryAdmin[Worker]):
+    """The entry of workers in the admin, which leads to the console."""
+
+    page = "workers"
+
+
+@admin.register(SwitchedOff)
+class SwitchedOffAdmin(ConsoleEntryAdmin[SwitchedOff]):
+    """The entry of switches in the admin, which leads to the console."""
+
+    page = "switches"

@@ -1,4 +1,4 @@
-"""What all pages of the console share: the user and the actor of a request, refusals, and HTML of values."""
+"""Parts that all pages of the console share: the user and the actor of a request, refusals, and HTML of values."""
 
 from __future__ import annotations
 

@@ -47,10 +47,10 @@ class _JobsView(ConsoleView):
 
     def find_job(self, request: HttpRequest, job: UUID, action: str = "view") -> BulkJob:
         """Return one of the jobs that the user sees. Raises ``Http404`` for another one."""
-        found = self.jobs(request, action).filter(pk=job).first()
-        if found is None:
+        row = self.jobs(request, action).filter(pk=job).first()
+        if row is None:
             raise Http404
-        return found
+        return row
 
 
 class JobListView(_JobsView):

@@ -6,11 +6,12 @@ A poll shows no payloads, writes nothing, and never prolongs a session.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from datetime import datetime
 from functools import wraps
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 from django.http import HttpRequest, HttpResponse
 
@@ -84,6 +85,25 @@ def is_unchanged(request: HttpRequest, facts: Any, now: datetime) -> bool:
     if not dot or mark_of(facts, None) != f"{digest}.":
         return False
     return not until or (until.isascii() and until.isdigit() and len(until) < 12 and now.timestamp() < int(until))
+
+
+#: What pages show is kept for so many seconds, so that a hundred open pages cost no more than one.
+KEPT_SECONDS = 5.0
+_MAX_KEPT = 200
+_values: dict[tuple[Any, ...], tuple[float, Any]] = {}
+T = TypeVar("T")
+
+
+def keep(key: tuple[Any, ...], read: Callable[[], T], *, fresh: bool) -> T:
+    """Return what ``read`` returns or, unless ``fresh``, what it returned a few seconds ago for the scope ``key``."""
+    read_at, value = _values.get(key, (0.0, None))
+    if not fresh and value is not None and time.monotonic() - read_at < KEPT_SECONDS:
+        return cast("T", value)
+    value = read()
+    if len(_values) >= _MAX_KEPT:
+        _values.clear()
+    _values[key] = (time.monotonic(), value)
+    return value
 
 
 def unchanged() -> HttpResponse:

@@ -1,4 +1,4 @@
-"""Where the console is mounted: its addresses, its users, and the runs that they see."""
+"""The place where the console is mounted: its addresses, its users, and the runs that they see."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 
-from temporalex_django.access import VIEW, policy, runs_for
-from temporalex_django.authoring.authorization import APP
+from temporalex_django.access import VIEW, Operation, policy, runs_for
+from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.console.base import refuse, user_of, view_permission_error
 from temporalex_django.console.live import freeze_session, is_poll, limit_renders
 from temporalex_django.models import Instance
@@ -26,10 +26,10 @@ from temporalex_django.operations.base import storage
 
 NAMESPACE = "temporalex_console"
 View = Callable[..., HttpResponse]
+#: Pages of the console by the kind of a remedy, with the permission that they need.
+_PAGES: Mapping[str, str] = {"workers": f"{APP}.view_worker", "switches": f"{APP}.view_switchedoff"}
 #: Lists outside of the console by the kind of a remedy: the model whose admin list it is, and the permission.
 _LISTS: Mapping[str, tuple[str, str]] = {
-    "workers": ("worker", f"{APP}.view_worker"),
-    "switches": ("switchedoff", f"{APP}.view_switchedoff"),
     "schedules": ("schedule", f"{APP}.view_schedule"),
     "tasks": ("humantask", ""),
     "outbox": ("outbox", f"{APP}.view_outbox"),
@@ -61,9 +61,8 @@ class Mount:
         """Return True if the user may open pages of this place at all."""
         return bool(request.user.is_authenticated and request.user.is_active)
 
-    def sign_in(self, request: HttpRequest, view: View, **kwargs: Any) -> HttpResponse:
+    def sign_in(self, request: HttpRequest) -> HttpResponse:
         """Return the response for a user who is not signed in."""
-        del view, kwargs
         return redirect_to_login(request.get_full_path())
 
     def protect(self, view: View) -> View:
@@ -78,7 +77,7 @@ class Mount:
                 if not is_signed_in:
                     return HttpResponse(status=401)
             elif not is_signed_in:
-                return self.sign_in(request, view, **kwargs)
+                return self.sign_in(request)
             return answer(request, **kwargs)
 
         return protected
@@ -90,7 +89,9 @@ class Mount:
         return self._admin_address("instance_change", run_id)
 
     def list_address(self, request: HttpRequest, kind: str) -> str:
-        """Return the URL of a list that is not in the console, such as "workers"; empty if there is none."""
+        """Return the URL of the list of a kind, such as "workers", here or in the admin; empty if there is none."""
+        if kind in _PAGES:
+            return self.address(kind) if policy().permits(user_of(request), _PAGES[kind]) else ""
         model, permission = _LISTS[kind]
         if not self.shows_admin(request) or (permission and not policy().permits(user_of(request), permission)):
             return ""
@@ -123,18 +124,21 @@ class Mount:
             return ""
 
     def context(self, request: HttpRequest) -> dict[str, Any]:
-        """Return the template context of all pages: the title, and the address of the pages around the console."""
-        del request
-        return {"site_title": _("Workflows"), "home_address": "", "theme_script": ""}
+        """Return the template context of all pages: the title, the user, and the address of the admin site."""
+        return {"site_title": _("Workflows"), "user_name": str(request.user), "home_address": "", "theme_script": ""}
 
 
 class ConsoleView(ABC):
-    """Base class of the views of the console. The user is signed in and may view runs when ``get`` or ``post`` runs."""
+    """Base class of the views of the console. The user is signed in, and may perform ``operation``, in ``respond``.
+
+    ``operation`` is by default to view runs; None leaves the check to the operation that the view executes.
+    """
 
     template: str
     methods: tuple[str, ...] = ("GET", "HEAD")
     #: The name of the page in the navigation.
     section = ""
+    operation: Operation | None = VIEW
 
     def __init__(self, mount: Mount) -> None:
         self.mount = mount
@@ -145,11 +149,16 @@ class ConsoleView(ABC):
     def __call__(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
         if request.method not in self.methods:
             return HttpResponseNotAllowed(self.methods)
-        if not policy().allows(user_of(request), VIEW):
+        if self.operation is not None and not policy().allows(user_of(request), self.operation):
             # A poll writes nothing: the page that polls was refused, or will be.
             if is_poll(request):
                 return HttpResponse(status=403)
-            refuse(request, VIEW.action, view_permission_error())
+            reason = view_permission_error()
+            if self.operation is not VIEW:
+                reason = _("You may not see this: it requires the permission %(wanted)s.") % {
+                    "wanted": self.operation.permission
+                }
+            refuse(request, self.operation.action, reason)
         return self.respond(request, **kwargs)
 
     def runs(self, request: HttpRequest) -> QuerySet[Instance]:
@@ -165,16 +174,25 @@ class ConsoleView(ABC):
         page = {
             **self.mount.context(request),
             "section": self.section,
-            "nav": self._nav(),
+            "nav": self._nav(user_of(request)),
             **context,
         }
         if is_poll(request):
             name = name.replace(".html", "_live.html")
         return TemplateResponse(request, name, page, status=status)
 
-    def _nav(self) -> list[dict[str, Any]]:
-        pages = (("overview", _("Overview")), ("runs", _("Runs")), ("jobs", _("Bulk jobs")))
+    def _nav(self, user: Person) -> list[dict[str, Any]]:
+        """Return the pages that the user may open."""
+        pages = (
+            ("overview", _("Overview"), "view_instance"),
+            ("runs", _("Runs"), "view_instance"),
+            ("workers", _("Queues and workers"), "view_worker"),
+            ("switches", _("Switches"), "view_switchedoff"),
+            ("jobs", _("Bulk jobs"), "bulk_actions"),
+        )
+        allows = policy().allows
         return [
             {"label": label, "address": self.mount.address(name), "is_current": name == self.section}
-            for name, label in pages
+            for name, label, permission in pages
+            if allows(user, Operation(action="view", permission=f"{APP}.{permission}"))
         ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -15,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.console.base import format_time, user_of
-from temporalex_django.console.live import MARK, is_poll, is_unchanged, mark_of, unchanged
+from temporalex_django.console.live import MARK, is_poll, is_unchanged, keep, mark_of, unchanged
 from temporalex_django.console.mount import ConsoleView
 from temporalex_django.models import Instance
 from temporalex_django.operations.base import storage
@@ -24,10 +23,6 @@ from temporalex_django.operations.read.project_state import MAX_COUNTED_RUNS
 from temporalex_django.present.formatting import format_duration
 from temporalex_django.present.view_models import Diagnosis, Remedy
 
-#: The overview of a scope is kept for so many seconds, so that a hundred open pages cost no more than one.
-_KEPT_SECONDS = 5.0
-_MAX_KEPT = 200
-_kept: dict[tuple[Any, ...], tuple[float, Overview]] = {}
 _BAR_HEIGHT, _BAR_WIDTH = 28, 4
 _OPEN = "pending,running,waiting"
 _DAY = "-24h"
@@ -102,7 +97,7 @@ class OverviewView(ConsoleView):
             )
         if overview.schedules is not None:
             yield _number(
-                _("Schedules off course"),
+                _("Schedules in trouble"),
                 str(overview.schedules),
                 lists(request, "schedules"),
                 is_bad=overview.schedules > 0,
@@ -145,15 +140,8 @@ class OverviewView(ConsoleView):
 def _overview_of(request: HttpRequest, runs: QuerySet[Instance] | None) -> Overview:
     """Return the overview, at most five seconds old."""
     user = user_of(request)
-    key = (storage().alias, *scope_of(user, runs), get_language(), timezone.get_current_timezone_name())
-    read_at, overview = _kept.get(key, (0.0, None))
-    if overview is not None and is_poll(request) and time.monotonic() - read_at < _KEPT_SECONDS:
-        return overview
-    overview = load_overview(user, runs)
-    if len(_kept) >= _MAX_KEPT:
-        _kept.clear()
-    _kept[key] = (time.monotonic(), overview)
-    return overview
+    key = ("overview", storage().alias, *scope_of(user, runs), get_language(), timezone.get_current_timezone_name())
+    return keep(key, lambda: load_overview(user, runs), fresh=not is_poll(request))
 
 
 def _number(label: str, value: str, address: str, *, note: str = "", is_bad: bool = False) -> dict[str, Any]:

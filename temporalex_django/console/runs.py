@@ -8,7 +8,7 @@ import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -22,7 +22,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from temporalex_django.access import redactor_for
+from temporalex_django.access import VIEW_PAYLOAD, policy, redactor_for
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
@@ -101,7 +101,7 @@ class RunQuery:
         search = (parameters.get("q") or "").strip()
         if not search.isprintable():
             raise BadParameter("q", _("Use printable characters only."))
-        filters = {name: parameters[name] for name in RunFilter.base_filters if parameters.get(name)}
+        filters = {name: str(parameters[name]) for name in RunFilter.base_filters if parameters.get(name)}
         return cls(filters=filters, order=order, search=search)
 
     def parameters(self, **changes: str) -> dict[str, str]:
@@ -171,7 +171,7 @@ class RunListView(ConsoleView):
             return self._poll(request, query, runs, selected)
         ids = _read_ids(selected, query.order)
         page = Paginator(ids[:MAX_COUNT], PAGE_SIZE).get_page(request.GET.get("p"))
-        shown = [*page.object_list]
+        page_ids = [*page.object_list]
         return self.render(
             request,
             {
@@ -198,7 +198,7 @@ class RunListView(ConsoleView):
                 ],
                 "previous": self._page_address(query, page.previous_page_number()) if page.has_previous() else "",
                 "next": self._page_address(query, page.next_page_number()) if page.has_next() else "",
-                **self._lines(request, query, shown),
+                **self._lines(request, query, page_ids),
             },
         )
 
@@ -279,6 +279,8 @@ class RunListView(ConsoleView):
         ids = decode_ids(request.GET.get("rows", ""))
         newest = max(ids, default=None)
         facts = _facts(runs, ids, _new_runs(query, selected if newest is None else selected.filter(pk__gt=newest)))
+        # Sentences quote errors only for those who may see payloads.
+        facts = replace(facts, shows_payloads=policy().allows(user_of(request), VIEW_PAYLOAD))
         if is_unchanged(request, facts, timezone.now()):
             return unchanged()
         visible = [run_id for run_id in ids if run_id in facts.rows]
@@ -288,7 +290,7 @@ class RunListView(ConsoleView):
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What the lines of a list show, in a form that is cheap to read and to compare.
+    """The facts that the lines of a list show, in a form that is cheap to read and to compare.
 
     ``rows`` has the facts of the runs by id, without runs that the user may not see any more.
     """
@@ -296,6 +298,7 @@ class _Facts:
     rows: Mapping[UUID, str]
     fleet: Sequence[Any]
     new_count: int
+    shows_payloads: bool = False
 
 
 def _facts(runs: QuerySet[Instance], ids: Sequence[UUID], new_runs: QuerySet[Instance]) -> _Facts:
@@ -321,7 +324,7 @@ def _facts(runs: QuerySet[Instance], ids: Sequence[UUID], new_runs: QuerySet[Ins
     )
 
 
-def _pairs(rows: QuerySet[Any], key: str, mark: str | None) -> QuerySet[Any]:
+def _pairs(rows: Any, key: str, mark: str | None) -> Any:
     second = Value("new", output_field=TextField()) if mark is None else Coalesce(Cast(mark, TextField()), _NOTHING)
     return (
         rows.order_by().annotate(fact_key=Cast(key, TextField()), fact_mark=second).values_list("fact_key", "fact_mark")
@@ -344,14 +347,14 @@ def _read_ids(selected: QuerySet[Instance], order: str) -> list[UUID]:
 
 def _read_lines(ids: Sequence[UUID], user: Person) -> tuple[list[dict[str, Any]], datetime]:
     """Return the lines of the runs with these ids, in their order, and the time until which they are true."""
-    now = timezone.now()
     # Not from the filtered queryset: its joins and filters are not needed again for rows that are found by key.
-    rows = Instance.objects.using(storage().alias).defer(*_DEFERRED_FIELDS).select_related("chain")
+    rows: QuerySet[Instance] = Instance.objects.using(storage().alias).defer(*_DEFERRED_FIELDS).select_related("chain")
     rows = run_filters.annotate_failed_messages(run_filters.annotate_ends(rows))
     runs_by_id = {run.pk: run for run in rows.filter(pk__in=ids)}
     # A run may have been deleted meanwhile.
     runs = [runs_by_id[pk] for pk in ids if pk in runs_by_id]
-    loader = RunStateLoader(runs, now=now)
+    loader = RunStateLoader(runs)
+    now = loader.now
     lines, changes = [], [now + timedelta(days=1)]
     for run in runs:
         summary = loader.summary(run, redactor_for(user, run))
@@ -361,7 +364,7 @@ def _read_lines(ids: Sequence[UUID], user: Person) -> tuple[list[dict[str, Any]]
         if run.pk in loader.due_times:
             changes.append(now + timedelta(seconds=30))
         changes += [at for at in (summary.until, run.chain.due_at) if at is not None and at > now]
-        due_at = run.chain.due_at if run.is_open and run.chain.run_id == run.pk else None
+        due_at = (run.chain.due_at or summary.until) if run.is_open and run.chain.run_id == run.pk else None
         lines.append(
             {
                 "run": run,

@@ -66,7 +66,7 @@ class FailureGroupOut(RecordOut):
     next_step = fields.CharField()
 
 
-class ProblemOut(RecordOut):
+class OverviewProblemOut(RecordOut):
     """One finding of the overview, in the words of ``doctor``; ``headline`` is short, and may be empty."""
 
     record = Diagnosis
@@ -88,7 +88,7 @@ class OverviewOut(RecordOut):
     )
 
     failed_bars = fields.ListField(child=fields.IntegerField())
-    problems = ProblemOut(many=True)
+    problems = OverviewProblemOut(many=True)
 
 
 class RunReadViewSet(RunViewSet):

@@ -187,6 +187,7 @@ def operator(request: pytest.FixtureRequest, browser: Any, live_server: Any) -> 
     somebody = Operator(context.new_page(), live_server.url)
     somebody.signs_in()
     yield somebody
+    somebody.page.unroute_all(behavior="ignoreErrors")  # a page that polls is never at rest
     context.close()
 
 

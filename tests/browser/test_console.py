@@ -37,7 +37,7 @@ def test_a_change_is_shown_in_place_and_nothing_that_somebody_does_is_lost(opera
     page.evaluate("window.row = document.querySelector('.tx-runs tbody tr')")
 
     Basket.handle("a").terminate("enough")
-    page.wait_for_selector("text=Terminated", timeout=PATIENCE)
+    page.wait_for_selector(".tx-runs >> text=Terminated", timeout=PATIENCE)
     assert box.is_checked()
     assert box.evaluate("e => e === document.activeElement")
     assert page.locator("#tx-q").input_value() == "half of a wo"
@@ -152,4 +152,5 @@ def test_it_works_without_javascript(browser: Any, live_server: Any) -> None:
     page.locator("select[name=action]").select_option(label="Pause…")
     page.get_by_role("button", name="Go", exact=True).click()
     assert "1 of 1 selected run" in page.inner_text("#tx-main")
+    page.unroute_all(behavior="ignoreErrors")
     context.close()

@@ -49,7 +49,6 @@ NAMED = {
     "temporalex_django/testing/database.py": {"id"},
 }
 #: Rows that the admin shows beside its list.
-SHOWN = {row.name for row in RUN_FILTERS.values() if row.title}
 
 
 def difference(rows: Collection[str], parts: Collection[str], part: str) -> list[str]:

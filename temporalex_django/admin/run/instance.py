@@ -34,7 +34,6 @@ from temporalex_django.admin.run.detail import run_detail_context
 from temporalex_django.admin.run.history import CompareView, can_compare
 from temporalex_django.admin.run.messages import MessagePanel, QueryView, SendMessageView, message_panels, query_links
 from temporalex_django.admin.run.origin import schedule_context
-from temporalex_django.admin.workers import switch_address_for
 from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.console.actions import superseded_error
 from temporalex_django.console.base import (
@@ -46,6 +45,7 @@ from temporalex_django.console.base import (
     user_of,
     view_permission_error,
 )
+from temporalex_django.console.fleet import switch_address_for
 from temporalex_django.console.mount import NAMESPACE
 from temporalex_django.console.urls import patterns
 from temporalex_django.core.history.events import CLOSED_STATUSES
@@ -78,7 +78,7 @@ _OLD_STANDINGS = {
 def console_query(parameters: QueryDict) -> dict[str, str]:
     """Return the parameters of the console's list for those of an older list of the admin, such as a bookmark has."""
     query = {
-        name: value for name, value in parameters.dict().items() if name in {*RunFilter.base_filters, "order", "q"}
+        name: str(value) for name, value in parameters.dict().items() if name in {*RunFilter.base_filters, "order", "q"}
     }
     if standing := parameters.get("standing"):
         query |= _OLD_STANDINGS.get(standing, {standing: "true"} if standing in RunFilter.base_filters else {})
@@ -258,7 +258,7 @@ class InstanceAdmin(RunPagesAdmin):
                 visible_runs=self.get_queryset(request),
                 part_links=partial(part_action_links, run, user=user, address=action_address),
                 message_links=partial(message_action_links, run, user=user, address=action_address),
-                switch_address=switch_address_for(self.admin_site, user),
+                switch_address=switch_address_for(self._console, request),
                 history_links=history_action_links(run, user=user, address=action_address),
                 may_decide=any(panel.can_decide for panel in panels),
             ),

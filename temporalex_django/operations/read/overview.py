@@ -117,7 +117,7 @@ def scope_of(user: Person, runs: QuerySet[Instance] | None) -> tuple[Any, ...]:
     sees_schedules = policy().allows(user, VIEW_SCHEDULE)
     schedules = schedules_for(user, alias=storage().alias) if sees_schedules else None
     sees_all = runs is None and (schedules is None or is_unfiltered(schedules))
-    permissions = sorted({wanted for wanted in (*_PERMISSIONS.values(), f"{APP}.view_worker") if wanted})
+    permissions = sorted({permission for permission in (*_PERMISSIONS.values(), f"{APP}.view_worker") if permission})
     return (
         None if sees_all else getattr(user, "pk", None),
         sees_schedules,
@@ -128,8 +128,8 @@ def scope_of(user: Person, runs: QuerySet[Instance] | None) -> tuple[Any, ...]:
 def _is_shown(finding: Diagnosis, user: Person) -> bool:
     if finding.severity == "note":
         return False
-    permissions = [wanted for code, wanted in _PERMISSIONS.items() if finding.code.startswith(code)]
-    return all(wanted is None or policy().permits(user, wanted) for wanted in permissions)
+    permissions = [permission for code, permission in _PERMISSIONS.items() if finding.code.startswith(code)]
+    return all(permission is None or policy().permits(user, permission) for permission in permissions)
 
 
 def _count_runs(alias: str, runs: QuerySet[Instance] | None, live: LiveWorkers) -> dict[str, int]:
@@ -141,10 +141,10 @@ def _count_runs(alias: str, runs: QuerySet[Instance] | None, live: LiveWorkers) 
         "stuck": run_filters.stuck_runs(current, live=live).order_by().values("pk")[: MAX_COUNT + 1],
     }
     first, second = (
-        stored.filter(pk__in=ids).annotate(what=Value(what)).values("what").annotate(number=Count("pk"))
-        for what, ids in bounded.items()
+        stored.filter(pk__in=ids).annotate(group=Value(name)).values("group").annotate(number=Count("pk"))
+        for name, ids in bounded.items()
     )
-    return dict(first.values_list("what", "number").union(second.values_list("what", "number"), all=True).order_by())
+    return dict(first.values_list("group", "number").union(second.values_list("group", "number"), all=True).order_by())
 
 
 def _failure_times(alias: str, runs: QuerySet[Instance] | None, *, now: datetime) -> list[datetime]:

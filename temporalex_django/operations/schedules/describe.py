@@ -355,7 +355,7 @@ def load_schedule_problems(
     # A paused schedule or one that is gone starts no runs, so its class may be gone as well.
     active_rows = rows.filter(gone_since=None, paused_at=None, next_at__isnull=False)
     # One read for all problems that the row of a schedule shows.
-    shown = [
+    candidates = [
         *rows.filter(
             Q(next_at__lt=now - _OVERDUE_PERIOD)
             | Q(position__gt=now + _AHEAD_PERIOD, paused_at=None)
@@ -364,18 +364,21 @@ def load_schedule_problems(
             | Q(gone_since__isnull=False)
         )[:_MAX_SHOWN]
     ]
-    failures = [row for row in shown if row.paused_by_failures and row.paused_at and row.gone_since is None]
-    gone = [row for row in shown if row.gone_since is not None]
+    failures = [row for row in candidates if row.paused_by_failures and row.paused_at and row.gone_since is None]
+    undeclared = [row for row in candidates if row.gone_since is not None]
     problems = [
-        *_overdue(shown, now),
-        *_ahead(shown, now),
-        *(_problem("error", row, detail=row.error.rstrip(".")) for row in [row for row in shown if row.error][:_LIMIT]),
+        *_overdue(candidates, now),
+        *_ahead(candidates, now),
+        *(
+            _problem("error", row, detail=row.error.rstrip("."))
+            for row in [row for row in candidates if row.error][:_LIMIT]
+        ),
         *_without_code(active_rows, live),
         # If the newest slot was missed, the kind ``missed`` covers it.
         *load_stalls(alias, active_rows, runs, outcomes=(SlotOutcome.SKIPPED,)),
         *_missed(alias, rows, now),
         *(_problem("failures", row, count=row.failures, since=row.paused_at) for row in failures[:_LIMIT]),
-        *(_problem("gone", row, since=row.gone_since, detail=row.module) for row in gone[:_LIMIT]),
+        *(_problem("gone", row, since=row.gone_since, detail=row.module) for row in undeclared[:_LIMIT]),
     ]
     if schedules is None:
         problems += [

@@ -13,7 +13,7 @@
   let saidAt = 0;
   let waiting = 0;
 
-  const clock = (time) => time.toLocaleTimeString(document.documentElement.lang || undefined);
+  const clock = (time) => time.toTimeString().slice(0, 8);
 
   function show(text, isStale) {
     status.textContent = text;
@@ -50,7 +50,7 @@
 
   // A details element that somebody has opened or closed keeps its state.
   htmx.registerExtension("console", {
-    "htmx:before:morph:attr": (element, detail) => !(detail.attrName === "open" && element.tagName === "DETAILS"),
+    htmx_before_morph_attr: (element, detail) => !(detail.attrName === "open" && element.tagName === "DETAILS"),
   });
 
   document.addEventListener("htmx:before:request", (event) => {

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db
 
 RUNS = "/admin/temporalex_django/instance/"
 ACTIONS = "/admin/temporalex_django/operatoraction/"
-WORKERS = "/admin/temporalex_django/worker/"
+WORKERS = "/admin/temporalex_django/instance/console/workers/"
 
 
 @pytest.fixture
@@ -203,7 +203,7 @@ def test_nothing_can_be_changed(admin):
     handle = Basket.start(id="b-1")
     action = OperatorAction.objects.create(at=timezone.now(), action="start", source="code", details={})
 
-    for base, key in ((RUNS, handle.run_id), (ACTIONS, action.pk), (WORKERS, worker().pk)):
+    for base, key in ((RUNS, handle.run_id), (ACTIONS, action.pk)):
         assert admin.get(f"{base}add/").status_code == 403
         assert admin.get(f"{base}{key}/delete/").status_code == 403
         assert admin.post(f"{base}{key}/change/", {}).status_code == 403
@@ -240,7 +240,7 @@ def test_workers(admin, django_assert_num_queries):
     Basket.start(id="due-1")
     Chain.objects.update(due_at=timezone.now() - timedelta(hours=2))
 
-    with django_assert_num_queries(10):  # session, user, count, workers; six of the queues
+    with django_assert_num_queries(11):  # session, user, workers, their activities, lost ones; six of the queues
         text = page(admin, WORKERS)
 
     for said in ("Alive", "Late", "Dead", "default, orders", "Due runs", "2 h", "box:1"):
@@ -251,11 +251,14 @@ def test_workers(admin, django_assert_num_queries):
     with pytest.raises(Exception, match="accepted"):
         run.update("slow", 4)
     ActivityTask.objects.update(owner=first.epoch, started_at=timezone.now() - timedelta(minutes=3))
-    own = page(admin, f"{WORKERS}{first.pk}/change/")
+    text = page(admin, WORKERS)
+    own, others = (text.partition(f'id="w-{each.pk.hex}"')[2].partition("</tr>")[0] for each in (first, other))
     assert "test.Basket" in own
     assert "client_flows.double (3 min" in own
-    assert "test.Sleepy" in own[own.index("Missing classes") :]
-    assert "client_flows.double" not in page(admin, f"{WORKERS}{other.pk}/change/")
+    assert '<span class="tx-problem">test.Sleepy</span>' in own
+    assert "client_flows.double" not in others
+    assert admin.get("/admin/temporalex_django/worker/")["Location"] == WORKERS
+    assert admin.get(f"/admin/temporalex_django/worker/{first.pk}/change/")["Location"] == WORKERS
 
 
 def test_operator_actions_link_to_their_run(admin, django_assert_num_queries):

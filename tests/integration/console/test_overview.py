@@ -11,7 +11,7 @@ from django.contrib.auth.models import Permission
 from django.db import connection
 from django.test import Client, override_settings
 
-from temporalex_django.console import overview as view
+from temporalex_django.console import live
 from temporalex_django.models import OperatorAction
 from tests.support import tenants
 from tests.support.broken_runs import broken_fleet
@@ -24,7 +24,7 @@ CONSOLE = "/admin/temporalex_django/instance/console/"
 
 @pytest.fixture(autouse=True)
 def _nothing_is_kept() -> None:
-    view._kept.clear()
+    live._values.clear()
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_numbers_and_problems_lead_to_what_they_count(admin: Client) -> None:
         "Tasks to decide": "1",
         "Longest wait for a worker": "–",
         "Workers alive": "0",
-        "Schedules off course": "0",
+        "Schedules in trouble": "0",
     }
     assert "1 overdue" in text
     assert 'aria-label="1 failed in the last hour, 1 in 24 hours"' in text
@@ -102,7 +102,7 @@ def test_everybody_sees_their_own(client: Client) -> None:
     assert "blue" not in text
     assert "TypeError" not in text
     assert "Workers alive" not in tiles(text)
-    assert "Schedules off course" not in tiles(text)
+    assert "Schedules in trouble" not in tiles(text)
     assert nobody.get(CONSOLE).status_code == 403
     assert OperatorAction.objects.get(denied=True).action == "view"
     assert client.get(CONSOLE).status_code == 302
@@ -138,7 +138,7 @@ def test_an_unchanged_poll_costs_nothing_and_a_changed_one_is_sent(
         assert admin.get(address).status_code == 204
     Basket.handle("red-basket").terminate()
     assert admin.get(address).status_code == 204  # it is kept for five seconds
-    monkeypatch.setattr(view, "_KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(live, "KEPT_SECONDS", 0.0)
     answer = admin.get(address)
     assert answer.status_code == 200
     assert tiles(answer.content.decode())["Open runs"] == "5"

@@ -36,7 +36,6 @@ from django.contrib import admin
 from django.contrib.auth import get_user_model
 from django.core.management import CommandError
 from django.core.management.base import CommandParser
-from django.http import HttpResponse
 from django.test import RequestFactory, override_settings
 from django.urls import URLResolver
 from django.utils import timezone
@@ -75,10 +74,12 @@ from tests.support.matrix import (
     command,
     django_tasks,
     filled,
+    many_of_console,
     objects,
     patterns,
     standing,
     token,
+    whole,
     worker,
     written,
 )
@@ -539,27 +540,23 @@ ADMIN = {
     "operatoraction delete": Row(None, lambda page: page("action"), "acted"),
     "operatoraction add": Row(None, lambda page: page(), of_run=False),
     "switchedoff changelist": Row(("view_switchedoff",), lambda page: page(), of_run=False),
-    "switchedoff change": Row(("view_switchedoff",), lambda page: page("switch"), of_run=False),
-    "switchedoff history": Row(("view_switchedoff",), lambda page: page("switch"), of_run=False),
-    "switchedoff add": Row(None, lambda page: page(), of_run=False),
-    "switchedoff delete": Row(None, lambda page: page("switch"), of_run=False),
-    "switchedoff off post": Row(
+    "instance console switches": Row(("view_switchedoff",), lambda page: page(), of_run=False),
+    "instance console switch_off post": Row(
         ("use_switches",),
         lambda page: page(None, {"thing": "activity:matrix.refused"}),
         of_run=False,
         of_all=True,
     ),
-    "switchedoff on post": Row(
+    "instance console switch_on post": Row(
         ("use_switches",), lambda page: page(None, {"thing": "queue:default"}), of_run=False, of_all=True
     ),
     "worker changelist": Row(("view_worker",), lambda page: page(), of_run=False),
-    "worker change": Row(("view_worker",), lambda page: page("worker"), of_run=False),
-    "worker drain post": Row(("drain_worker",), lambda page: page("worker", {}), of_run=False, of_all=True),
-    "worker undrain post": Row(("drain_worker",), lambda page: page("drained worker", {}), of_run=False, of_all=True),
-    "worker run_due post": Row(("run_due",), lambda page: under_debug(page), of_run=False, of_all=True),
-    "worker history": Row(("view_worker",), lambda page: page("worker"), of_run=False),
-    "worker delete": Row(None, lambda page: page("worker"), of_run=False),
-    "worker add": Row(None, lambda page: page(), of_run=False),
+    "instance console workers": Row(("view_worker",), lambda page: page(), of_run=False),
+    "instance console drain post": Row(("drain_worker",), lambda page: page("worker", {}), of_run=False, of_all=True),
+    "instance console undrain post": Row(
+        ("drain_worker",), lambda page: page("drained worker", {}), of_run=False, of_all=True
+    ),
+    "instance console run_due post": Row(("run_due",), lambda page: under_debug(page), of_run=False, of_all=True),
 }
 
 
@@ -579,11 +576,6 @@ def for_many(page: Any) -> Any:
     return page("run", body, query=lambda run: f"&run={run}")
 
 
-def whole(answer: Any) -> Any:
-    """What was sent in parts."""
-    return HttpResponse(b"".join(answer.streaming_content)) if answer.streaming else answer
-
-
 def steered_pages() -> dict[str, Row]:
     found = {}
     for name, row in STEERED.items():
@@ -595,11 +587,6 @@ def steered_pages() -> dict[str, Row]:
             many = (*takes, "bulk_actions")
             found[f"instance console bulk {name} post"] = replace(row, takes=many, do=for_many)
     return found
-
-
-def many_of_console() -> dict[str, str]:
-    """The queries of the page that operates many runs."""
-    return {f" {a.name}": f"?action={a.name}" for a in STEERING.values() if a.target_kind == "run"}
 
 
 def pages() -> dict[str, str]:
@@ -655,7 +642,7 @@ def test_admin(name: str, asking: str) -> None:
 
     def page(what: str | None = None, data: Any = None, *, query: Any = "", keys: Any = there) -> Any:
         key = None if what is None else keys[what]
-        named = {} if what is None else dict.fromkeys(("object_id", "run_id", "job"), key)
+        named = {} if what is None else dict.fromkeys(("object_id", "run_id", "job", "worker"), key)
         query, data = (one(key) if callable(one) else one for one in (query, data))
         address = filled(pages()[plainly(name)], named) + query
         return client.get(address) if data is None else client.post(address, data)
@@ -667,7 +654,9 @@ def test_admin(name: str, asking: str) -> None:
         assert (answer.status_code, answer["Location"].partition("?")[0]) == (302, "/admin/login/"), text
     elif row.may(asking):
         leads_on = (name.endswith(" post") or " chosen " in name) and name != "instance compare post"
-        assert answer.status_code == (302 if leads_on or name == "bulkjob changelist" else 200), text
+        assert answer.status_code == (
+            302 if leads_on or name in ("bulkjob changelist", "worker changelist", "switchedoff changelist") else 200
+        ), text
         assert (standing() != before) == (leads_on and (" chosen " not in name or name.startswith("outbox")))
         return
     elif asking != "other tenant" or row.takes is None:

@@ -207,7 +207,7 @@ def test_what_blocks_a_run_quotes_payloads_so_its_text_is_one(monkeypatch: pytes
         assert f"ValueError: {PLAIN}" not in text, where
     assert rest(ann).get(f"{URL}p-1/").json()["blocked"]["error"] == "[redacted]"
     monkeypatch.setattr(Paying, "redacted", ())
-    for where in ("", "list", "page", "admin list", "describe", "result/"):
+    for where in ("", "list", "page", "console list", "describe", "result/"):
         assert f"ValueError: {PLAIN}" in everywhere(handle, ann)[where], where
 
 

@@ -14,6 +14,7 @@ from django.utils import timezone
 from django.utils.functional import Promise
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from temporalex_django.console.actions import ReasonForm
 from temporalex_django.console.base import CappedPaginator, actor_of, badge, format_time, refuse, shorten, user_of
@@ -75,10 +76,23 @@ class JobListView(_JobsView):
             }
             for job in page.object_list
         ]
+        facts = [(row["job"].pk, row["job"].state, row["behind"], row["created"]) for row in rows]
+        if is_poll(request) and is_unchanged(request, facts, timezone.now()):
+            return unchanged()
         states = [(value, label) for value, label in [("", _("All")), *BulkJob.State.choices]]
-        return self.render(
-            request, {"title": _("Bulk jobs"), "page": page, "rows": rows, "states": states, "state": state}
-        )
+        running = sum(row["job"].state == BulkJob.State.RUNNING for row in rows)
+        query = {"p": page.number, "state": state, MARK: mark_of(facts, None)}
+        context = {
+            "title": _("Bulk jobs"),
+            "page": page,
+            "rows": rows,
+            "states": states,
+            "state": state,
+            "poll_address": self.mount.address("jobs", query=query),
+            "announcement": ngettext("%(count)d job is running", "%(count)d jobs are running", running)
+            % {"count": running},
+        }
+        return self.render(request, context)
 
 
 class JobView(_JobsView):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
 from temporalex_django import Ok, RetryPolicy, Workflow, activity
 from temporalex_django.db import background_hooks
-from temporalex_django.models import ActivityTask, Instance
+from temporalex_django.models import ActivityTask, Chain, Instance, Worker
 from tests.browser.test_admin import CONSOLE, Operator, operator  # noqa: F401 - the second is a fixture
 from tests.support.client_flows import drain
 
@@ -97,3 +100,37 @@ def test_a_run_is_reset_from_a_row_of_its_history(operator: Operator) -> None:  
     assert Instance.objects.exclude(pk=first).get().status == "completed"
     assert str(first) not in page.url  # it leads to the new run
     assert clicks.count <= _MOST_CLICKS_TO_RESET
+
+
+def test_a_blocked_run_is_understood_with_two_clicks(operator: Operator) -> None:  # noqa: F811 - the fixture
+    BANK["is_away"] = False
+    Sale.start(3, id="sale-3")
+    drain()
+    mark = {"code": "fault", "error": "the code has parted", "since": timezone.now().isoformat(), "attempt": 1}
+    Instance.objects.update(status="running", closed_at=None, blocked=mark, cause="X at y.py:1", fault="X y.py:z")
+    Chain.objects.update(open_key="sale-3", closed=False)
+    page, clicks = operator.page, Clicks(operator)
+    page.goto(f"{operator.url}{CONSOLE}")
+
+    clicks.on(page.get_by_role("link", name="1 Need attention"))
+    clicks.on(page.locator(".tx-runs tbody th a").first)
+
+    assert "the code has parted" in operator.reads
+    assert clicks.count == 2
+
+
+def test_a_worker_is_drained_with_two_clicks(operator: Operator) -> None:  # noqa: F811 - the fixture
+    now = timezone.now()
+    Worker.objects.create(
+        id=uuid.uuid4(), epoch=1, kind="worker", host="box", pid=1, queues=["default"], workflows={}, started_at=now,
+        beat_at=now, expires_at=now + timedelta(hours=1),
+    )  # fmt: skip
+    page, clicks = operator.page, Clicks(operator)
+    page.goto(f"{operator.url}{CONSOLE}")
+
+    clicks.on(page.get_by_role("link", name="1 Workers alive"))
+    clicks.on(page.get_by_role("button", name="Drain box:1"))
+
+    assert "The worker will stop taking new work" in operator.reads
+    assert Worker.objects.get().drained_at is not None
+    assert clicks.count == 2

@@ -21,6 +21,7 @@ from temporalex_django.conf import get_settings, uses_cluster
 from temporalex_django.core import names as aliases
 from temporalex_django.core.limits import QueuePartition
 from temporalex_django.db.human_tasks import absent_deciders, undecidable_tasks
+from temporalex_django.db.run_reader import semi_join
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
 from temporalex_django.engine.activity_policy import FAULT
@@ -180,11 +181,12 @@ def _count_open(alias: str, runs: Runs) -> int:
 
 def _due_runs(alias: str, runs: Runs, live: LiveWorkers, late_before: datetime) -> Iterator[DueRuns]:
     """Yield runs that are due or unread for too long, without blocked and paused ones, which wait for a person."""
-    unread_chains = (
-        Message.objects.using(alias).filter(fresh=True, settled=False, created_at__lt=late_before).values("chain")
-    )
+    # Indexes of chains and messages find the few that are due among all open runs.
+    due_chains = Chain.objects.using(alias).filter(due_at__lt=late_before, open_key__isnull=False)
+    unread = Message.objects.using(alias).filter(fresh=True, settled=False, created_at__lt=late_before)
+    run_ids = due_chains.order_by().values("run_id").union(unread.order_by().values("chain__run_id"))
     current_runs = open_runs(alias, runs).filter(blocked__isnull=True, paused__isnull=True)
-    rows = current_runs.filter(Q(chain__due_at__lt=late_before) | Q(chain__in=unread_chains)).order_by()
+    rows = semi_join(current_runs, run_ids).order_by()
     groups = rows.values("workflow", "version", "queue").annotate(count=Count("pk"), oldest=Min("chain__due_at"))
     for row in groups.order_by("-count", "workflow")[:_MAX_GROUPS]:
         group_key: dict[str, Any] = {"workflow": row["workflow"], "version": row["version"], "queue": row["queue"]}

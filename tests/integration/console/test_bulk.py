@@ -276,6 +276,13 @@ def test_the_page_of_a_job_moves_and_the_admin_leads_to_it(admin: Client) -> Non
     assert "1 of 1 finished" in ended
     assert "data-hx-get" not in ended  # it changes no more
     assert "csrfmiddlewaretoken" not in ended
+    listed = admin.get(JOBS).content.decode()
+    (address,) = re.findall(r'data-hx-get="([^"]*)"', listed)
+    address = address.replace("&amp;", "&")
+    assert admin.get(address).status_code == 204
+    StartBulk("pause", runs=baskets("b")).execute()
+    assert "Pause: 1 run" in admin.get(address).content.decode()
+    assert "Pause" not in admin.get(f"{JOBS}?state=done").content.decode().partition("tx-jobs")[2]
     old = "/admin/temporalex_django/bulkjob/"
     assert admin.get(old)["Location"] == JOBS
     assert admin.get(f"{old}{job.pk}/change/")["Location"] == f"{JOBS}{job.pk}/"

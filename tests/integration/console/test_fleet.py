@@ -69,9 +69,7 @@ def test_a_worker_is_drained_in_place(admin: Client) -> None:
     for odd in ("x", uuid.uuid4()):
         assert admin.post(f"{WORKERS}{odd}/drain/", {}).status_code == 404
     assert admin.get(f"{WORKERS}{one.pk}/drain/").status_code == 405
-    odd = admin.post(f"{WORKERS}{one.pk}/drain/", {"reason": "a\0b", "back": "https://evil.example"}, follow=True)
-    assert odd.redirect_chain[0][0] == WORKERS
-    assert Worker.objects.get().drained_at is None
+    assert admin.post(f"{WORKERS}{one.pk}/drain/", {"back": "https://evil.example"})["Location"] == WORKERS
 
 
 def test_a_queue_is_switched_in_place_and_on_the_page_of_switches(admin: Client) -> None:

@@ -44,7 +44,7 @@ export PYTHONUNBUFFERED = 1
 export TEST_PROCESSES
 
 # Folders whose tests run with their runs on the tables, and with them on a cluster (tests/support/both_backends.py).
-INTERFACES = $(addprefix tests/integration/,admin client human_tasks management operations rest)
+INTERFACES = $(addprefix tests/integration/,admin client console human_tasks management operations rest)
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo demo-check test test-all test-fast faults soak properties conformance coverage docs lint format generated bench bench-data bench-temporal bench-results release clean

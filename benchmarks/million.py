@@ -114,11 +114,11 @@ def build(runs: int, *, events: int = 6, recorded: float = 0.1) -> dict[str, Any
             f"""insert into temporalex_history_event (run_id, seq, activation, kind, at, attributes)
                 select {run}, s, 1 + s / 2, case s % 2 when 0 then 'ActivationStarted' else 'UpdateAccepted' end, at, %(event)s
                 from ({numbers}) r, generate_series(%(events)s + 1, %(long)s) s where n = {_long(runs)}""",
-            f"""insert into temporalex_human_task (id, run_id, chain_id, workflow, workflow_id, key, title, outcomes, asked, four_eyes,
+            f"""insert into temporalex_human_task (id, run_id, chain_id, workflow, workflow_id, key, title, outcomes, asked, declared, four_eyes,
                   requested_by_key, requested_by_name, opened_at, due_at, reminders, claimed_by_key, claimed_by_name, claimed_until,
                   delegated, closed_at, ending, outcome, decided_by_key, decided_by_name, decided_for, comment)
                 select {_ID.format(offset=2)}, {run}, {chain}, {workflow}, {name}, '1', 'Approve order ' || n || ' over 120.00',
-                  '["approved", "rejected"]'::jsonb, jsonb_build_array('group:g' || n % {GROUPS}), 'chain', '1000', 'customer-1000', at,
+                  '["approved", "rejected"]'::jsonb, jsonb_build_array('group:g' || n % {GROUPS}), jsonb_build_array('group:g' || n % {GROUPS}), 'chain', '1000', 'customer-1000', at,
                   case when n % 3 > 0 then at + interval '400 days' end, 0, case when {_TAKEN} then '1001' else '' end,
                   case when {_TAKEN} then 'customer-1001' else '' end, case when {_TAKEN} then now() + interval '1 hour' end, '[]'::jsonb,
                   case when {_CLOSED} then at end, case when {_CLOSED} then 'decided' else '' end,

@@ -77,24 +77,29 @@ def _addresses(long_one: str, who: str) -> Iterator[tuple[str, str]]:
         f"/admin/temporalex_django/instance/{long_one}/change/",
         "/api/instances/",
     )
+    console = f"{lists}console/"
     yield "admin list", lists
+    for query in ("q=t07-order-9", "q=t42", "q=nothing-begins-so", "p=5"):
+        yield f"admin list ?{query}", f"{lists}?{query}"
+    yield "console overview", console
+    yield "console list", f"{console}runs/"
     for query in (
-        *(f"standing={name}" for name in ("stuck", "blocked", "open", "closed")),
+        "stuck=true", "blocked=true", "status=pending,running,waiting", "status=completed,failed", "closed_after=-24h",
         *(f"status={name}" for name in ("pending", "running", "waiting", "completed", "failed", "cancelled", "terminated", "timed_out", "continued_as_new")),
         *(f"waits={name}" for name in ("message", "activity", "timer", "child")),
         *(f"workflow={name}" for name in ("One", "Long")),
-        "version=1", "version=2", "started=24h", "started=30d", "queue=mail",
+        "version=1", "version=2", "created_after=-24h", "created_after=-30d", "queue=mail",
         "q=t07-order-9", "q=t07-order-94", "q=t42", "q=nothing-begins-so", "p=5",
         "workflow=Long&status=failed", "queue=mail&status=waiting", "tag=seldom", "tag=web",
         *(f"order={order}" for order in ("started", "closed", "-closed", "due", "-due")),
     ):  # fmt: skip
-        yield f"admin list ?{query}", f"{lists}?{query}"
+        yield f"console list ?{query}", f"{console}runs/?{query}"
     yield "admin inbox", "/admin/temporalex_django/humantask/"
     if who == "all":
         yield "admin inbox, all", "/admin/temporalex_django/humantask/?whose=all"
         for name in ("", "?p=1", "?p=50", "?p=100"):
             yield f"admin run{' ' + name if name else ''}", one + name
-        yield "admin workers", "/admin/temporalex_django/worker/"
+        yield "console workers", f"{console}workers/"
         yield "admin audit", "/admin/temporalex_django/operatoraction/"
     yield "rest inbox", "/api/human-tasks/"
     yield "rest inbox, all", "/api/human-tasks/?all=true"

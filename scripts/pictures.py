@@ -36,6 +36,7 @@ from example_project.shop.orders import REVIEW_ABOVE  # noqa: E402 - as above
 
 IMAGES = ROOT / "docs" / "images"
 RUNS = "/admin/temporalex_django/instance/"
+CONSOLE = f"{RUNS}console/"
 TASKS = "/admin/temporalex_django/humantask/"
 ORDERS_LEDGER = "orders-ledger.sqlite3"
 DEADLINE = 60.0
@@ -161,8 +162,13 @@ def take_pictures(wide: Photographer, narrow: Photographer) -> None:
     time.sleep(FAILING)
     wide.open_run("order::43")
     wide.take("admin-run-wide", down_to="[aria-labelledby=tx-payloads]")
-    wide.open(RUNS)
-    wide.take("admin-list-wide", down_to=".paginator")
+    wide.open(f"{CONSOLE}workers/")
+    wide.take("console-workers-wide", down_to=".tx-workers")
+    for shop, width in ((wide, "wide"), (narrow, "narrow")):
+        shop.open(CONSOLE)
+        shop.take(f"console-overview-{width}", down_to=".tx-problems")
+        shop.open(f"{CONSOLE}runs/")
+        shop.take(f"console-runs-{width}", down_to=".tx-runs" if width == "wide" else "")
     pause(wide)
 
 
@@ -173,8 +179,8 @@ def take_cluster_pictures(shop: Photographer) -> None:
     ask_for_write_off(shop)
     fill_cart(shop, "till-8")
     shop.post("instances/till-8/pause/", {"reason": "the till is being repaired"})
-    shop.open(RUNS)
-    shop.take("cluster-list-wide", down_to=".paginator")
+    shop.open(f"{CONSOLE}runs/")
+    shop.take("cluster-list-wide", down_to=".tx-runs")
     shop.open_run("till-8")
     shop.take("cluster-paused-wide", down_to="[aria-labelledby=tx-now]")
     claim(shop)
@@ -287,14 +293,14 @@ def fill_cart(shop: Photographer, cart: str, **options: Any) -> None:
 def pause(shop: Photographer) -> None:
     """Pause the orders that cannot be paid, and choose one that has closed as well."""
     for number in (40, 43, 44, 45):
-        shop.page.locator(f"#result_list tr:has-text('order::{number}') input.action-select").check()
-    shop.page.locator("select[name=action]").first.select_option(label="Pause…")
-    shop.page.get_by_role("button", name=re.compile("^(Run|Go)$")).first.click()
+        shop.page.locator(f".tx-runs tr:has-text('order::{number}') input[name=run]").check()
+    shop.page.locator("select[name=action]").select_option(label="Pause…")
+    shop.page.get_by_role("button", name="Go", exact=True).click()
     shop.page.get_by_label("Reason").fill("the bank is closed until Monday")
-    shop.take("admin-bulk-confirm-wide")
+    shop.take("console-bulk-confirm-wide", down_to=".tx-console")
     shop.page.get_by_role("button", name="Pause").click()
-    wait_for(lambda: shop.page.reload() is not None and "4 of 4 finished" in shop.page.inner_text("#content"))
-    shop.take("admin-bulk-wide")
+    wait_for(lambda: shop.page.reload() is not None and "4 of 4 finished" in shop.page.inner_text("#tx-main"))
+    shop.take("console-bulk-wide", down_to=".tx-console")
 
 
 def main() -> None:

@@ -9,4 +9,5 @@ urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/", include("temporalex_django.rest.urls")),
     path("tasks/", include("temporalex_django.pages.urls")),
+    path("workflows/", include("temporalex_django.console.urls")),
 ]

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from temporalex_django.admin.background_tasks import EndedTaskAdmin, EnqueuedTaskAdmin
 from temporalex_django.admin.human_tasks import HumanTaskAdmin
-from temporalex_django.admin.jobs import BulkJobAdmin
 from temporalex_django.admin.model_admin_mixin import WorkflowAdminMixin
-from temporalex_django.admin.read_only import OperatorActionAdmin, OutboxAdmin
+from temporalex_django.admin.read_only import (
+    BulkJobAdmin,
+    OperatorActionAdmin,
+    OutboxAdmin,
+    SwitchedOffAdmin,
+    WorkerAdmin,
+)
 from temporalex_django.admin.run.instance import InstanceAdmin
 from temporalex_django.admin.schedules.schedule import ScheduleAdmin
-from temporalex_django.admin.workers import SwitchedOffAdmin, WorkerAdmin
 
 __all__ = [
     "BulkJobAdmin",

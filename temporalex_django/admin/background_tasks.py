@@ -26,10 +26,13 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import VIEW_PAYLOAD, Operation, policy, runs_for, tasks_for
-from temporalex_django.admin.base import (
+from temporalex_django.admin.base import AdminMount, M, ReadOnlyAdmin
+from temporalex_django.admin.filters import BackendFilter, TaskQueueFilter, TaskStatusFilter
+from temporalex_django.authoring.authorization import APP
+from temporalex_django.conf import get_settings
+from temporalex_django.console.actions import ReasonForm
+from temporalex_django.console.base import (
     CappedPaginator,
-    M,
-    ReadOnlyAdmin,
     actor_of,
     badge,
     format_call,
@@ -39,12 +42,8 @@ from temporalex_django.admin.base import (
     refuse,
     user_of,
 )
-from temporalex_django.admin.filters import BackendFilter, TaskQueueFilter, TaskStatusFilter
-from temporalex_django.admin.jobs import ReasonForm
-from temporalex_django.authoring.authorization import APP
-from temporalex_django.conf import get_settings
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
-from temporalex_django.models import BulkJob, EndedTask, EnqueuedTask, Instance
+from temporalex_django.models import EndedTask, EnqueuedTask, Instance
 from temporalex_django.models.fields import decode_payload
 from temporalex_django.operations import audit
 from temporalex_django.operations.background_tasks import (
@@ -364,7 +363,8 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
             token = request.POST.get("token") or None
             start = partial(StartTaskBulk, action_class.name, tasks=selection, token=token, by=actor_of(request))
             try:
-                return self._job_response(request, start(**_inputs_of(form)).execute())
+                job = start(**_inputs_of(form)).execute()
+                return HttpResponseRedirect(AdminMount(self.admin_site).address("job", job.pk))
             except TemporalexError as exc:
                 refusal = exc.message
         return self._preview(request, action_class, form, selection, refusal=refusal)
@@ -416,15 +416,6 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
         column = "pk" if self.model is EndedTask else "run_id"
         ids = queryset.order_by("-id").values_list(column, flat=True)[: self.list_max_show_all]
         return f"{address}?{urlencode({_IDS: ','.join(map(str, ids))})}"
-
-    def _job_response(self, request: HttpRequest, job: BulkJob) -> HttpResponse:
-        if self.admin_site.is_registered(BulkJob):
-            page = reverse(f"{self.admin_site.name}:temporalex_django_bulkjob_change", args=[job.pk])
-            return HttpResponseRedirect(page)
-        messages.success(request, gettext("Workers process the tasks one by one."))
-        return HttpResponseRedirect(
-            reverse(f"{self.admin_site.name}:temporalex_django_{self.opts.model_name}_changelist")
-        )
 
     def _address(self, view: str, *args: Any) -> str:
         return reverse(f"{self.admin_site.name}:temporalex_django_{self.opts.model_name}_{view}", args=args)

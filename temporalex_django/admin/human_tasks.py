@@ -20,21 +20,19 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from temporalex_django.access import VIEW, VIEW_PAYLOAD, policy
-from temporalex_django.admin.base import (
-    ReadOnlyAdmin,
+from temporalex_django.admin.base import ReadOnlyAdmin, claimed_by_name, subject_address
+from temporalex_django.admin.filters import DueFilter, InboxFilter, WorkflowFilter
+from temporalex_django.authoring import authorization
+from temporalex_django.console.base import (
     actor_of,
     badge,
-    claimed_by_name,
     format_payload,
     format_time,
     posted_data,
     refuse,
     shorten,
-    subject_address,
     user_of,
 )
-from temporalex_django.admin.filters import DueFilter, InboxFilter, WorkflowFilter
-from temporalex_django.authoring import authorization
 from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
 from temporalex_django.forms.human_task_form import DecisionForm, DelegationForm, outcome_label
 from temporalex_django.models import HumanTask, Instance

@@ -14,11 +14,11 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from temporalex_django.access import redactor_for
-from temporalex_django.admin.base import shorten, status_badge, user_of
 from temporalex_django.admin.operator_views import ActionLink, run_action_links
-from temporalex_django.admin.run.action_views import superseded_error
 from temporalex_django.admin.run.instance import InstanceAdmin
 from temporalex_django.admin.run.messages import MessagePanel, message_panels
+from temporalex_django.console.actions import superseded_error
+from temporalex_django.console.base import shorten, status_badge, user_of
 from temporalex_django.models import Instance
 from temporalex_django.present.formatting import localize_times
 

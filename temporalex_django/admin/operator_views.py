@@ -5,33 +5,31 @@ The operations come from ``operations.registry.STEERING``; a new one needs no co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 from urllib.parse import urlencode
 
-from django import forms
 from django.http import Http404, HttpRequest
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import ngettext
 
 from temporalex_django.access import redactor_for
-from temporalex_django.admin.base import actor_of, posted_data, user_of
-from temporalex_django.admin.run.action_views import Confirmation, RunActionView, superseded_error
-from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.admin.run.action_views import Confirmation, RunActionView
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.backends.protocol import RunTarget
+from temporalex_django.console.actions import OperatorActionForm, input_name, permission_error, superseded_error
+from temporalex_django.console.base import actor_of, posted_data, user_of
 from temporalex_django.errors import TemporalexError
-from temporalex_django.forms.payload_forms import NOTHING, JSONBox, NoteFormField, TokenForm
 from temporalex_django.models import Chain, Instance
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read import timeline
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.operations.runs.failures import FailedMessageAction
 from temporalex_django.operations.runs.history_action import ReplayFromAction
-from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
+from temporalex_django.operations.runs.operator_action import OperatorRunAction
 
-_INPUT_PREFIX = "input_"
 _MAX_DIGITS = 9
 _MAX_REPEATED = 50
 
@@ -48,59 +46,6 @@ class ActionLink:
     address: str
     destructive: bool
     why_not: str | None
-
-
-class OperatorActionForm(TokenForm):
-    """The form of an operation on a run in the admin: the reason, and a field for each input of the operation."""
-
-    reason = NoteFormField(
-        label=gettext_lazy("Reason"),
-        help_text=gettext_lazy("Shown in the audit log."),
-        widget=forms.Textarea(attrs={"rows": 2, "class": "vLargeTextField"}),
-    )
-
-    def __init__(
-        self, *args: Any, action: type[OperatorRunAction[Any]], inputs: Sequence[Input] | None = None, **kwargs: Any
-    ) -> None:
-        """Build the form of the operation ``action``, with a field for each of ``inputs``.
-
-        By default these are all inputs of the operation; some users may give only some of them.
-        """
-        super().__init__(*args, **kwargs)
-        # Set by OperatorActionView.act when the action created a run, for the redirect.
-        self.new_run_id: str | None = None
-        self.fields["reason"].required = action.destructive
-        self.inputs = action.inputs if inputs is None else inputs
-        for action_input in self.inputs:
-            self.fields[input_name(action_input)] = _form_field(action_input)
-
-    @property
-    def input_values(self) -> dict[str, Any]:
-        """The values of the inputs by name, without those that were left empty."""
-        # False and 0 are values; `in` compares None and "" only. NOTHING is the value of an empty JSON box.
-        field_values = {action_input.name: self.cleaned_data[input_name(action_input)] for action_input in self.inputs}
-        return {name: value for name, value in field_values.items() if value is not NOTHING and value not in (None, "")}
-
-
-def input_name(action_input: Input) -> str:
-    """Return the name of the form field that asks for an input of an operation."""
-    # With a prefix, an input cannot collide with the form's own fields, "reason" and "token".
-    return _INPUT_PREFIX + action_input.name
-
-
-def _form_field(action_input: Input) -> forms.Field:
-    options: dict[str, Any] = {"label": action_input.label, "required": action_input.required}
-    if action_input.help:
-        options["help_text"] = action_input.help
-    if action_input.choices:
-        return forms.ChoiceField(
-            choices=[*([] if action_input.required else [("", "–")]), *((c, c) for c in action_input.choices)],
-            **options,
-        )
-    if action_input.kind is bool:
-        return forms.BooleanField(**{**options, "required": False})
-    kinds: dict[type, type[forms.Field]] = {str: forms.CharField, int: forms.IntegerField, float: forms.FloatField}
-    return kinds.get(action_input.kind, JSONBox)(**options)
 
 
 def run_action_links(run: Instance, user: Person, *, address: Callable[[str], str]) -> list[ActionLink]:
@@ -199,22 +144,6 @@ def build_action_link(
         destructive=action.destructive,
         why_not=why_not,
     )
-
-
-def permission_error(action: type[OperatorRunAction[Any]], user: Person, run: Instance | None = None) -> str | None:
-    """Return the sentence that says why the user may not perform the operation, or None if they may.
-
-    ``run`` is the run that they want to operate; None asks about runs in general.
-    """
-    operation = action.refused_operation(user, run)
-    if operation is None:
-        return None
-    # No permission would help: the class cannot be started from outside.
-    if operation.permission is None:
-        return _("You cannot create runs of this class from here: it is internal, or an old version.")
-    names = {f"{APP}.{code}": name for code, name in Instance._meta.permissions}  # noqa: SLF001 - Django documents it
-    permission_name = names.get(operation.permission, operation.permission)
-    return _("You may not do that: this requires the permission “%(wanted)s”.") % {"wanted": permission_name}
 
 
 class OperatorActionView(RunActionView):

@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, cast
+from uuid import UUID
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import flatten
 from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import HttpRequest
-from django.urls import reverse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from temporalex_django.access import VIEW_PAYLOAD, Operation, policy
-from temporalex_django.admin.base import (
-    CappedPaginator,
-    ReadOnlyAdmin,
-    actor_of,
-    format_time,
-    shorten,
-    user_of,
-    visible_runs,
-)
+from temporalex_django.access import VIEW, VIEW_PAYLOAD, Operation, policy
+from temporalex_django.admin.base import AdminMount, M, ReadOnlyAdmin, visible_runs
 from temporalex_django.admin.filters import (
     ActionFilter,
     AutomaticFilter,
 )
 from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.console.base import (
+    CappedPaginator,
+    actor_of,
+    format_time,
+    refuse,
+    shorten,
+    user_of,
+)
+from temporalex_django.console.bulk import can_start_bulk
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
-from temporalex_django.models import OperatorAction, Outbox
+from temporalex_django.models import (
+    BulkJob,
+    Instance,
+    OperatorAction,
+    Outbox,
+    SwitchedOff,
+    Worker,
+)
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.outgoing import DropOutgoing, SendAgain, describe_outgoing, outgoing_messages
 
@@ -215,3 +225,65 @@ class OutboxAdmin(ReadOnlyAdmin[Outbox]):
         if done:
             texts = ngettext("%(count)d message was processed.", "%(count)d messages were processed.", done)
             messages.success(request, texts % {"count": done})
+
+
+# --- entries of the console -------------------------------------------------------------------------------------------
+#
+# Entries in the admin of rows whose pages are in the console.
+
+
+class ConsoleEntryAdmin(ReadOnlyAdmin[M]):
+    """Base class of the entries in the admin of rows whose pages are in the console; ``page`` names that page."""
+
+    page: str
+
+    def get_urls(self) -> list[Any]:
+        view = self.admin_site.admin_view
+        return [
+            path("", view(self.changelist_view), name=f"temporalex_django_{self.opts.model_name}_changelist"),
+            # Addresses of bookmarks.
+            path("<path:rest>", view(self.old_view)),
+        ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Redirect to the page of the console."""
+        if not self.has_view_permission(request):
+            refuse(request, VIEW.action, str(_("You may not see this.")))
+        # Without runs, the site has no console.
+        if not self.admin_site.is_registered(Instance):
+            raise Http404
+        return HttpResponseRedirect(AdminMount(self.admin_site).address(self.page))
+
+    def old_view(self, request: HttpRequest, rest: str) -> HttpResponse:
+        """Redirect from an older address of a page, such as ``<id>/change/``."""
+        del rest
+        return self.changelist_view(request)
+
+
+@admin.register(BulkJob)
+class BulkJobAdmin(ConsoleEntryAdmin[BulkJob]):
+    """The entry of bulk jobs in the admin, which leads to the console."""
+
+    page = "jobs"
+
+    def has_view_permission(self, request: HttpRequest, obj: BulkJob | None = None) -> bool:
+        return can_start_bulk(user_of(request))
+
+    def old_view(self, request: HttpRequest, rest: str) -> HttpResponse:
+        with suppress(ValueError):
+            return HttpResponseRedirect(AdminMount(self.admin_site).address("job", UUID(rest.partition("/")[0])))
+        return super().old_view(request, rest)
+
+
+@admin.register(Worker)
+class WorkerAdmin(ConsoleEntryAdmin[Worker]):
+    """The entry of workers in the admin, which leads to the console."""
+
+    page = "workers"
+
+
+@admin.register(SwitchedOff)
+class SwitchedOffAdmin(ConsoleEntryAdmin[SwitchedOff]):
+    """The entry of switches in the admin, which leads to the console."""
+
+    page = "switches"

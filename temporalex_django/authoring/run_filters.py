@@ -147,8 +147,8 @@ class FilterRow:
 
     ``matches(run, value)`` says whether a run fits a checked value, where no database does it. The run is an object
     with the columns of runs, and with methods that compute what no column has. ``help`` describes the filter.
-    ``example`` is a value for the sentence that follows an error of a command. ``title`` is the heading or the choice
-    of the filter in the admin; without one, the admin does not show it. ``in_code`` is False if ``Workflow.list`` does
+    ``example`` is a value for the sentence that follows an error of a command. ``title`` is the name of the
+    filter for people. ``in_code`` is False if ``Workflow.list`` does
     not take it, and ``in_interfaces`` if REST and commands do not.
     """
 

@@ -245,7 +245,7 @@ def apply_filters(runs: QuerySet[Instance], filters: Mapping[str, str]) -> Query
                 "Use printable characters only.",
             )
     # With REST, the import takes as long as all other imports together, and a worker does not need it.
-    from temporalex_django.rest.filters import RunFilter  # noqa: PLC0415 - see above
+    from temporalex_django.forms.run_filters import RunFilter  # noqa: PLC0415 - see above
 
     form = RunFilter(data=filters, queryset=runs)
     if not form.is_valid():

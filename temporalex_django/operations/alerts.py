@@ -244,7 +244,7 @@ def _entry(alias: str, finding: Diagnosis, alert: Alert) -> AlertEntry:
         count=alert.count,
         since=alert.since,
         run=sentence,
-        link=admin_link(finding.code, workflow),
+        link=console_link(finding),
     )
 
 
@@ -268,15 +268,8 @@ def _project_name() -> str:
 # The message of alerts: its text, and how it is sent.
 
 
-#: Filters of the list of runs in the admin, by the code of a finding.
-_RUN_FILTERS = {
-    "blocked": {"status": "blocked"},
-    "failed": {"status": "failed"},
-    "failing": {"standing": "stuck"},
-    "untaken": {"standing": "stuck"},
-    "late": {"standing": "stuck"},
-    "failed_message": {"standing": "stuck"},
-}
+#: Namespaces of the URLs of the console: below the admin site, or alone.
+_CONSOLES = ("admin:temporalex_console", "temporalex_console")
 _MAX_SUBJECT_LENGTH = 120
 
 
@@ -312,21 +305,21 @@ class AlertMessage:
     entries: Sequence[AlertEntry]
 
 
-def admin_link(code: str, workflow: str) -> str:
-    """Return the address of the list of runs that have a problem; empty without ``BASE_URL``, or without the admin."""
+def console_link(finding: Diagnosis) -> str:
+    """Return the address of the console's list of the runs that have a problem, or of its overview.
+
+    It is empty without ``BASE_URL``, or if the project has no console.
+    """
     base = get_settings().ALERTS.get("BASE_URL", "").rstrip("/")
-    if not base:
-        return ""
-    page, query = "instance_changelist", dict(_RUN_FILTERS.get(code, {}))
-    if code.startswith("schedule_"):
-        page = "schedule_changelist"
-    elif query and workflow:
-        query["workflow"] = workflow
-    try:
-        address = reverse(f"admin:temporalex_django_{page}")
-    except NoReverseMatch:
-        return ""
-    return f"{base}{address}?{urlencode(query)}" if query else f"{base}{address}"
+    page, filters, remedy = "overview", "", finding.remedy
+    if remedy is not None and remedy.kind in ("bulk", "runs"):
+        page, filters = "runs", f"?{urlencode(remedy.filters)}"
+    for namespace in _CONSOLES if base else ():
+        try:
+            return f"{base}{reverse(f'{namespace}:{page}')}{filters}"
+        except NoReverseMatch:
+            continue
+    return ""
 
 
 def build_message(entries: Sequence[AlertEntry], *, project: str) -> AlertMessage:

@@ -38,6 +38,8 @@ _REPEAT_PERIOD = timedelta(minutes=1)
 _MAX_ROWS = 100
 #: Name of the action under which the audit log records that payloads were read.
 READ = "view_payload"
+#: Name of the action under which it records that a list of runs was taken as a file.
+EXPORT = "export"
 #: Source of operations of code; no person at a keyboard is behind them.
 _CODE_SOURCE = "code"
 _MAX_REASON_LENGTH = 1000
@@ -198,6 +200,15 @@ def record_schedule_read(by: AuditActor, schedule: Schedule) -> None:
             by, READ, None, alias=alias, workflow=schedule.workflow, label=schedule.name, details=details
         ),
     )
+
+
+def record_export(by: AuditActor, filters: Mapping[str, str], *, kind: str) -> None:
+    """Write an audit row which says that the person ``by`` has taken a list of runs as a file.
+
+    ``filters`` are the parameters that select the runs, and ``kind`` is the format of the file.
+    """
+    details = {**{name: _strip_unprintable(value) for name, value in filters.items()}, "format": kind}
+    _create_row(by, EXPORT, None, alias=get_settings().DATABASE, details=details)
 
 
 def _record_read(by: AuditActor, object_id: UUID | str, create_row: Callable[[str], None]) -> None:

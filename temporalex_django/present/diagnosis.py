@@ -19,13 +19,14 @@ from temporalex_django.present.problems import (
     failure_diagnoses,
     missing_step,
     no_code_text,
+    runs_remedy,
     switched_off_sentence,
     unstopped_text,
 )
 from temporalex_django.present.project_view import BuildView, FailedCheck, ProjectView
 from temporalex_django.present.schedule_diagnosis import schedule_diagnoses
 from temporalex_django.present.timeline import unreadable_diagnoses
-from temporalex_django.present.view_models import Diagnosis, Severity
+from temporalex_django.present.view_models import Diagnosis, Remedy, Severity
 
 #: A clock that is off by more moves timers and leases in a way that people notice.
 _MAX_SKEW_SECONDS = 2.0
@@ -135,6 +136,7 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
             next_step=next_step,
             evidence=[count_text] if due_count else [],
             count=max(due_count, 1),
+            remedy=Remedy(kind="workers", label=_("Start a worker")),
         )
         return
     yield from _count_diagnoses(project, now)
@@ -167,6 +169,8 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
                 evidence=evidence,
                 about=due.workflow,
                 count=due.count,
+                since=due.oldest,
+                remedy=_worker_remedy(due.queue),
             )
         else:
             text = ngettext(
@@ -185,7 +189,13 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
                 evidence=evidence,
                 about=due.workflow,
                 count=due.count,
+                since=due.oldest,
+                remedy=runs_remedy({"workflow": due.workflow, "stuck": "true"}, due.count),
             )
+
+
+def _worker_remedy(queue: str) -> Remedy:
+    return Remedy(kind="workers", name=queue, label=_("Start a worker for %(queue)s") % {"queue": queue})
 
 
 def _count_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
@@ -209,6 +219,7 @@ def _count_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]
         next_step=_("Start more: manage.py temporalex worker; or correct TEMPORALEX['EXPECTED_WORKERS']"),
         evidence=[worker.name for worker in project.lost_workers[:_MAX_NAMES]],
         count=expected - count,
+        remedy=Remedy(kind="workers", label=_("Start a worker")),
     )
 
 
@@ -222,7 +233,15 @@ def _switch_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
                 text = f"{text} {unstopped_text(switch.kind)}".strip()
             key = f" --key {shlex.quote(switch.key)}" if switch.key else ""
             next_step = f"manage.py temporalex switches on {switch.kind} {shlex.quote(switch.name)}{key}"
-            yield Diagnosis(severity="warning", code="off", text=text, next_step=next_step, about=switch.name)
+            yield Diagnosis(
+                severity="warning",
+                code="off",
+                text=text,
+                next_step=next_step,
+                about=switch.name,
+                since=switch.since,
+                remedy=Remedy(kind="switches", name=switch.name, label=_("Switch it on…")),
+            )
 
 
 def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
@@ -249,6 +268,8 @@ def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
                 evidence=[group.example],
                 about=f"{group.workflow} {group.name}",
                 count=group.count,
+                since=group.since,
+                remedy=runs_remedy({"workflow": group.workflow, "stuck": "true"}, group.count),
             )
             continue
         text = ngettext(
@@ -267,6 +288,8 @@ def _message_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
             evidence=[group.example],
             about=f"{group.workflow} {group.name}",
             count=group.count,
+            since=group.since,
+            remedy=runs_remedy({"workflow": group.workflow, "id_prefix": group.example}, 1),
         )
 
 
@@ -303,6 +326,8 @@ def _undecidable_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diag
             evidence=[group.example],
             about=" ".join([group.workflow, *(entry.name for entry in group.absent)]),
             count=group.count,
+            since=group.since,
+            remedy=Remedy(kind="tasks", name=group.task, label=_("Open the task")),
         )
 
 
@@ -329,6 +354,8 @@ def _outgoing_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnos
             evidence=[group.example],
             about=group.destination,
             count=group.count,
+            since=group.since,
+            remedy=Remedy(kind="outbox", label=_("See the messages")),
         )
 
 
@@ -348,7 +375,14 @@ def _cluster_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
     for queue in cluster.unpolled_queues:
         text = _("No worker polls the queue %(queue)s on the Temporal cluster, where runs are open.") % {"queue": queue}
         next_step = _("Start one: manage.py temporalex worker --queues %(queue)s") % {"queue": queue}
-        yield Diagnosis(severity="error", code="cluster_unpolled", text=text, next_step=next_step, about=queue)
+        yield Diagnosis(
+            severity="error",
+            code="cluster_unpolled",
+            text=text,
+            next_step=next_step,
+            about=queue,
+            remedy=_worker_remedy(queue),
+        )
     since = cluster.compared_until
     if project.active_workers and (since is None or (now - since).total_seconds() > _MAX_UNCOMPARED_SECONDS):
         text = _("No worker compares the rows of runs with the Temporal cluster: closed runs may still appear as open.")
@@ -407,6 +441,8 @@ def _overdue_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
             evidence=[group.example],
             about=group.workflow,
             count=group.count,
+            since=group.since,
+            remedy=runs_remedy({"workflow": group.workflow, "id_prefix": group.example}, 1),
         )
 
 
@@ -427,6 +463,12 @@ def _stopped_diagnoses(project: ProjectView) -> Iterator[Diagnosis]:
                 evidence=[group.example],
                 about=group.workflow,
                 count=group.count,
+                remedy=Remedy(
+                    kind="bulk",
+                    action="unpause",
+                    filters={"workflow": group.workflow, "paused": "true"},
+                    label=ngettext("Unpause it…", "Unpause all %(count)d…", group.count) % words,
+                ),
             )
             continue
         if group.code == "switched_off":
@@ -444,6 +486,7 @@ def _stopped_diagnoses(project: ProjectView) -> Iterator[Diagnosis]:
                 evidence=[group.example],
                 about=group.workflow,
                 count=group.count,
+                remedy=Remedy(kind="switches", name=group.workflow, label=_("Switch it on…")),
             )
 
 
@@ -475,6 +518,8 @@ def _unclaimed_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagno
                 next_step=next_step,
                 about=task.activity,
                 count=task.count,
+                since=task.since,
+                remedy=Remedy(kind="workers", name=task.queue, label=_("See the workers")),
             )
             continue
         text = ngettext(
@@ -492,6 +537,8 @@ def _unclaimed_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagno
             next_step=next_step,
             about=task.activity,
             count=task.count,
+            since=task.since,
+            remedy=_worker_remedy(task.queue),
         )
 
 

@@ -19,6 +19,7 @@ from temporalex_django.present.view_models import (
     BlockedView,
     Diagnosis,
     PausedView,
+    Remedy,
     SwitchView,
 )
 
@@ -397,6 +398,10 @@ def failure_diagnosis(group: FailureGroup, now: datetime) -> Diagnosis:
         # By this text, alerts recognize a problem again: it has no line, which a deploy may move.
         about=group.workflow if group.kind == "dead_letter" else f"{group.workflow} {group.fault}",
         count=group.count,
+        headline=_group_headline(group),
+        since=group.since,
+        next_attempt=group.next_attempt,
+        remedy=_group_remedy(group),
     )
 
 
@@ -465,6 +470,67 @@ def _group_text(group: FailureGroup, now: datetime) -> str:
                 group.count,
             )
     return text % words
+
+
+def _group_headline(group: FailureGroup) -> str:
+    """Return how many of what have failed, and the cause."""
+    words = {"count": count_text(group), "workflow": group.workflow, "cause": group.cause}
+    match group.kind:
+        case "activity":
+            text = ngettext(
+                "%(count)s activity of %(workflow)s: %(cause)s",
+                "%(count)s activities of %(workflow)s: %(cause)s",
+                group.count,
+            )
+        case "task":
+            text = ngettext(
+                "%(count)s background task %(workflow)s: %(cause)s",
+                "%(count)s background tasks %(workflow)s: %(cause)s",
+                group.count,
+            )
+        case "dead_letter":
+            words["cause"] = group.code
+            text = ngettext(
+                "%(count)s message to %(workflow)s was refused: %(cause)s",
+                "%(count)s messages to %(workflow)s were refused: %(cause)s",
+                group.count,
+            )
+        case _:
+            text = ngettext(
+                "%(count)s run of %(workflow)s: %(cause)s", "%(count)s runs of %(workflow)s: %(cause)s", group.count
+            )
+    return text % words
+
+
+def _group_remedy(group: FailureGroup) -> Remedy:
+    """Return the action that helps all failures of a group."""
+    filters = {"workflow": group.workflow, "cause": group.cause}
+    words = {"count": count_text(group).lower(), "lacks": group.waits_for}
+    match group.kind:
+        case "activity":
+            label = ngettext("Retry it…", "Retry all %(count)s…", group.count) % words
+            return Remedy(kind="bulk", action="retry_activity", filters=filters, label=label)
+        case "blocked" if group.waits_for is not None:
+            return Remedy(kind="workers", label=_("Start a worker with %(lacks)s") % words)
+        case "blocked":
+            label = ngettext("Try it again…", "Try all %(count)s again…", group.count) % words
+            return Remedy(kind="bulk", action="try_again", filters=filters, label=label)
+        case "task":
+            label = ngettext("Retry it…", "Retry all %(count)s…", group.count) % words
+            task_filters = {"task": group.workflow, "cause": group.cause}
+            if group.next_attempt is not None:
+                return Remedy(kind="background_tasks", action="run_task_now", filters=task_filters, label=label)
+            task_filters["status"] = "FAILED"
+            return Remedy(kind="background_tasks", action="retry_task", filters=task_filters, label=label)
+        case "dead_letter":
+            return Remedy(kind="outbox", label=_("Send again or drop…"))
+        case _:
+            return runs_remedy(filters, group.count)
+
+
+def runs_remedy(filters: Mapping[str, str], count: int) -> Remedy:
+    """Return the remedy to look at the runs that match the filters."""
+    return Remedy(kind="runs", filters=filters, label=ngettext("See the run", "See the runs", count))
 
 
 def _times_text(group: FailureGroup, now: datetime) -> str:

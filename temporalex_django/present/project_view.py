@@ -243,8 +243,9 @@ class ProjectView:
     """The state of a project from which the diagnoses are made.
 
     Fields that could not be read are empty; ``wrong_settings``, ``unreachable`` and ``unapplied`` say why. ``skew`` is
-    the clock of this process minus the clock of the database, in seconds. ``cluster`` is None without a Temporal
-    cluster.
+    the clock of this process minus the clock of the database, in seconds, and ``at`` is the time of the database when
+    it was read. ``cluster`` is None without a Temporal cluster. ``open_tasks`` is the number of human tasks that wait
+    for a decision, counted up to 1,000, and ``late_tasks`` of those that are past their due time.
     """
 
     database: str
@@ -263,12 +264,15 @@ class ProjectView:
     failures: Sequence[FailureGroup] = ()
     failed_messages: Sequence[FailedMessages] = ()
     undecidable_tasks: Sequence[UndecidableTasks] = ()
+    open_tasks: int = 0
+    late_tasks: int = 0
     overdue_tasks: Sequence[OverdueTasks] = ()
     outgoing_messages: Sequence[OutgoingMessages] = ()
     switches: Sequence[SwitchView] = ()
     schedule_problems: Sequence[ScheduleProblem] = ()
     unreadable_rows: Sequence[UnreadableRow] = ()
     skew: float = 0.0
+    at: datetime | None = None
     cluster: ClusterView | None = None
 
     @property

@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext_lazy
 
 from temporalex_django.present.formatting import format_time
-from temporalex_django.present.view_models import Diagnosis, ScheduleProblem, Severity
+from temporalex_django.present.view_models import Diagnosis, Remedy, ScheduleProblem, Severity
 
 
 class _Sentence(NamedTuple):
@@ -147,4 +147,6 @@ def schedule_diagnoses(problems: Iterable[ScheduleProblem], now: datetime) -> It
             next_step=str(sentence.next_step % words),
             about=problem.schedule,
             count=problem.count,
+            since=problem.since,
+            remedy=Remedy(kind="schedules", name=problem.schedule, label=str(_("Open the schedule"))),
         )

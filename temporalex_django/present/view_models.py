@@ -6,7 +6,7 @@ models.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
@@ -203,12 +203,32 @@ class RunView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """The one action that helps against a problem, as a page offers it.
+
+    ``kind`` says where it is done: "bulk" (the operation ``action`` on the runs that match ``filters``), "runs" (the
+    list of these runs), or a list of other things, such as "workers". ``name`` is that of the thing, such as a
+    schedule, or empty. ``label`` is the text of the link.
+    """
+
+    kind: Literal["bulk", "runs", "workers", "switches", "schedules", "tasks", "outbox", "background_tasks"]
+    label: str
+    action: str = ""
+    filters: Mapping[str, str] = field(default_factory=dict)
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """One finding about a project or a run.
 
     ``code`` is for programs, ``text`` is a sentence, ``evidence`` lists what shows the problem, and ``next_step`` says
     what to do. ``about`` names what the finding is about, such as a workflow class or a schedule. ``count`` is the
     number of runs, messages or slots that have the problem.
+
+    ``headline`` is a short text for a list of many findings, or empty: then ``text`` is short. ``since`` and
+    ``next_attempt`` are the times of the first failure and of the next attempt, where they are known. ``remedy`` is the
+    action that helps, or None.
     """
 
     severity: Severity
@@ -218,6 +238,10 @@ class Diagnosis:
     evidence: Sequence[str] = ()
     about: str = ""
     count: int = 1
+    headline: str = ""
+    since: datetime | None = None
+    next_attempt: datetime | None = None
+    remedy: Remedy | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from temporalex_django.errors import WorkflowNotFound
+from temporalex_django.forms.run_filters import UTCDateTimeField
 from temporalex_django.models import BulkJob
 from temporalex_django.operations.background_tasks import (
     STATUSES,
@@ -37,7 +38,6 @@ from temporalex_django.operations.read.background_tasks import (
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import Contract, Parameter, with_contract
 from temporalex_django.rest.contracts import PAGES
-from temporalex_django.rest.filters import UTCDateTimeField
 from temporalex_django.rest.lists import NewestFirstPagination
 from temporalex_django.rest.preconditions import IdempotentViewSet, with_idempotency_key
 from temporalex_django.rest.serializers import RecordOut

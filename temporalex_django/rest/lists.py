@@ -10,16 +10,16 @@ from itertools import accumulate
 from typing import Any
 from uuid import UUID
 
+from django.core.exceptions import ValidationError as DjangoValidationError
 from django.db.models import Q, QuerySet
-from rest_framework import exceptions
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
 
-from temporalex_django.core.names import check_time, quoted
+from temporalex_django.core.names import check_time
+from temporalex_django.forms.run_filters import RunFilter, select_runs
 from temporalex_django.models import HumanTask, Instance
 from temporalex_django.operations.read.run_filters import columns, limit_to_range
-from temporalex_django.rest.filters import RunFilter
 
 # --- pagination -------------------------------------------------------------------------------------------------------
 #
@@ -207,29 +207,14 @@ def _parse_aware_datetime(text: str) -> datetime:
     return check_time(moment, label="cursor")
 
 
-# --- filtering --------------------------------------------------------------------------------------------------------
-#
-# Application of filters to a list of runs, with errors that say what is wrong.
-
-
 def filter_runs(
     filterset_class: type[RunFilter], parameters: Mapping[str, str], runs: QuerySet[Instance]
 ) -> QuerySet[Instance]:
     """Return the ``runs`` that match the filters in the query string of a client.
 
-    ``parameters`` has the value of each filter as text, by the names of ``filterset_class``. Raises ``ValidationError``
-    of DRF for an unknown filter, and for a value that a filter does not take.
+    Raises ``ValidationError`` of DRF for an unknown filter, and for a value that a filter does not take.
     """
-    if unknown := [name for name in parameters if name not in filterset_class.base_filters]:
-        allowed = ", ".join(filterset_class.base_filters)
-        raise exceptions.ValidationError(
-            {"unknown": [f"There is no filter {quoted(unknown[0])}. The filters are {allowed}."]}
-        )
-    # Databases refuse some control characters in parameters.
-    if unprintable := [name for name, text in parameters.items() if not text.isprintable()]:
-        raise exceptions.ValidationError({unprintable[0]: ["Use printable characters only."]})
-    filterset = filterset_class(data=parameters, queryset=runs)
-    if not filterset.is_valid():
-        raise exceptions.ValidationError({name: [*messages] for name, messages in filterset.errors.items()})
-    filtered_runs: QuerySet[Instance] = filterset.qs
-    return filtered_runs
+    try:
+        return select_runs(filterset_class, parameters, runs)
+    except DjangoValidationError as exc:
+        raise ValidationError(exc.message_dict) from None

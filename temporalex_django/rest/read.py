@@ -22,18 +22,20 @@ from temporalex_django.authoring.authorization import APP, sender_key
 from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.history.events import HistoryEvent as Event
+from temporalex_django.forms.run_filters import RunFilter
 from temporalex_django.models import HistoryEvent
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read import timeline
 from temporalex_django.operations.read.describe import ResultWaiter, available_messages, describe, history_of
 from temporalex_django.operations.read.failure_groups import failure_groups
+from temporalex_django.operations.read.overview import Overview, load_overview
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.present.problems import failure_diagnosis
 from temporalex_django.present.project_view import FailureGroup
+from temporalex_django.present.view_models import Diagnosis, Severity
 from temporalex_django.rest import serializers
 from temporalex_django.rest.contract import with_contract
 from temporalex_django.rest.contracts import BY_SEQ, ORDER, PAGES, WAIT, WORKFLOW, read_contract
-from temporalex_django.rest.filters import RunFilter
 from temporalex_django.rest.lists import count_fitting, filter_runs
 from temporalex_django.rest.requests import RETRY_AFTER, wait_slot
 from temporalex_django.rest.runs import RunViewSet, describe_operation
@@ -62,6 +64,31 @@ class FailureGroupOut(RecordOut):
     kind = fields.ChoiceField(choices=get_args(get_type_hints(FailureGroup)["kind"]))
     text = fields.CharField()
     next_step = fields.CharField()
+
+
+class OverviewProblemOut(RecordOut):
+    """One finding of the overview, in the words of ``doctor``; ``headline`` is short, and may be empty."""
+
+    record = Diagnosis
+    names = ("code", "text", "headline", "next_step", "evidence", "about", "count", "since", "next_attempt")
+
+    severity = fields.ChoiceField(choices=get_args(Severity))
+
+
+class OverviewOut(RecordOut):
+    """The overview of the project: seven numbers, and the worst problems.
+
+    Numbers that the caller may not see are null. ``failed_bars`` are failed runs per half-hour, the oldest first.
+    """
+
+    record = Overview
+    names = (
+        *("at", "open", "stuck", "failed", "open_tasks", "overdue_tasks", "longest_wait"),
+        *("workers", "lost_workers", "schedules", "more_problems", "is_empty"),
+    )
+
+    failed_bars = fields.ListField(child=fields.IntegerField())
+    problems = OverviewProblemOut(many=True)
 
 
 class RunReadViewSet(RunViewSet):
@@ -111,6 +138,12 @@ class RunReadViewSet(RunViewSet):
             for diagnosis in (failure_diagnosis(group, now),)
         ]
         return Response({"next": None, "results": FailureGroupOut(rows, many=True).data})
+
+    @with_contract(read_contract("The state of the project in numbers, and what is wrong", OverviewOut))
+    def overview(self, request: Request) -> Response:
+        """Return the overview of what the caller may see, as the console shows it. About twenty reads."""
+        runs = self.get_queryset()
+        return Response(OverviewOut(load_overview(self._user, None if is_unfiltered(runs) else runs)).data)
 
     @with_contract(read_contract("Runs that this one started", serializers.InstanceOut, WORKFLOW, *PAGES, several=True))
     def children(self, request: Request, id: str) -> Response:

@@ -133,6 +133,7 @@ _RUN_ROUTES: tuple[tuple[str, str, dict[str, str]], ...] = (
     (f"{_RUN_PATH}resume/", "resume", {"post": "resume"}),
     (f"{_RUN_PATH}messages/", "messages", {"get": "messages"}),
     (f"{_RUN_PATH}operations/", "operations", {"get": "operations"}),
+    ("overview/", "overview", {"get": "overview"}),
     ("failures/", "failures", {"get": "failures"}),
 )
 _TARGET_PATHS = {

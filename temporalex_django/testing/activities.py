@@ -102,7 +102,7 @@ class EnvironmentActivities(EnvironmentBase):
             self._heartbeats[task.id, task.attempt, OWNER] = details
 
         def report(progress: Mapping[str, Any]) -> None:
-            self._progress[task.id, task.attempt, OWNER] = progress
+            self._progress_reports[task.id, task.attempt, OWNER] = progress
 
         context = activity_policy.activity_context(task, send_heartbeat=heartbeat, report_progress=report)
 
@@ -144,9 +144,9 @@ class EnvironmentActivities(EnvironmentBase):
         if self._heartbeats and not crashed:
             self._tasks.record_heartbeats(self._heartbeats)
         self._heartbeats.clear()
-        if self._progress and not crashed:
-            self._tasks.record_progress(self._progress)
-        self._progress.clear()
+        if self._progress_reports and not crashed:
+            self._tasks.record_progress(self._progress_reports)
+        self._progress_reports.clear()
         self._store_result(result)
 
     def _store_result(self, result: TaskResult) -> None:

@@ -95,7 +95,7 @@ class EnvironmentBase(ABC):
         self._stand_ins: dict[str, Callable[..., Any]] = {}
         self._held_activities: set[str] = set()
         self._heartbeats: dict[tuple[int, int, int], Any] = {}  # by (task id, attempt, owner)
-        self._progress: dict[tuple[int, int, int], Mapping[str, Any]] = {}  # likewise
+        self._progress_reports: dict[tuple[int, int, int], Mapping[str, Any]] = {}  # likewise
         self._held_tasks: list[TaskState] = []
         self._batch: list[Callable[[], None]] | None = None
         self._seeds = random.Random(0)  # noqa: S311 - a test draws the same numbers each time

@@ -197,8 +197,8 @@ def test_pages_work_in_the_dark(page: Any, demo: Demo, complaints: list[str]) ->
     assert sum(channels) < 200, background
 
     def shows_a_worker() -> bool:
-        page.goto(f"{demo.url}/admin/temporalex_django/worker/")
-        return page.locator("#result_list tbody tr").count() >= 1
+        page.goto(f"{demo.url}/admin/temporalex_django/instance/console/workers/")
+        return page.locator(".tx-workers tbody th").count() >= 1
 
     wait_for(shows_a_worker)  # this may be the first test: workers register when the pages are there already
     assert complaints == []

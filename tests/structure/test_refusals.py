@@ -1,4 +1,4 @@
-"""The admin and pages refuse nobody without a row in the audit."""
+"""The admin, the console and pages refuse nobody without a row in the audit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.structure.source import PACKAGE, modules, name, parse
 
 #: The functions that note and raise.
-REFUSES = {"temporalex_django/admin/base.py", "temporalex_django/pages/views.py"}
+REFUSES = {"temporalex_django/console/base.py", "temporalex_django/pages/views.py"}
 
 
 def unnoted(tree: ast.AST) -> list[int]:
@@ -29,7 +29,9 @@ def unnoted(tree: ast.AST) -> list[int]:
 
 
 def test_whoever_is_refused_is_noted() -> None:
-    found = {name(path): unnoted(parse(path)) for room in ("admin", "pages") for path in modules(PACKAGE / room)}
+    found = {
+        name(path): unnoted(parse(path)) for room in ("admin", "console", "pages") for path in modules(PACKAGE / room)
+    }
     assert [len(found.pop(path)) for path in REFUSES] == [1, 1]
     assert not {path: lines for path, lines in found.items() if lines}, "use refuse()"
 

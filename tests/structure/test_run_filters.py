@@ -10,7 +10,6 @@ import subprocess
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,7 +33,7 @@ TABLE, QUERIES = (
 )
 #: Modules that are made of the table.
 MADE_OF_IT = (
-    "temporalex_django/rest/filters.py",
+    "temporalex_django/forms/run_filters.py",
     "temporalex_django/rest/lists.py",
     "temporalex_django/management/arguments.py",
     "temporalex_django/testing/memory_backend.py",
@@ -44,13 +43,12 @@ MADE_OF_IT = (
 #: Words that are no list of rows: a form reads the types of ``attributes`` from the class in ``workflow``; memory adds
 #: the class to the filters; and the kit has options and columns of these names.
 NAMED = {
-    "temporalex_django/rest/filters.py": {"attributes", "workflow"},
+    "temporalex_django/forms/run_filters.py": {"attributes", "workflow"},
     "temporalex_django/testing/environment.py": {"blocked"},
     "temporalex_django/testing/memory_backend.py": {"workflow", "version"},
     "temporalex_django/testing/database.py": {"id"},
 }
 #: Rows that the admin shows beside its list.
-SHOWN = {row.name for row in RUN_FILTERS.values() if row.title}
 
 
 def difference(rows: Collection[str], parts: Collection[str], part: str) -> list[str]:
@@ -71,7 +69,7 @@ def test_each_row_has_a_query_and_each_query_a_row() -> None:
 
 
 def test_each_type_has_a_check_and_a_form_field() -> None:
-    from temporalex_django.rest.filters import TYPE_CLASSES
+    from temporalex_django.forms.run_filters import TYPE_CLASSES
 
     assert {*CHECKS} == {*FilterType} - {FilterType.ATTRIBUTES}
     assert {*TYPE_CLASSES} == {*FilterType}
@@ -79,7 +77,7 @@ def test_each_type_has_a_check_and_a_form_field() -> None:
 
 
 def test_rest_enumerates_the_table() -> None:
-    from temporalex_django.rest.filters import RunFilter
+    from temporalex_django.forms.run_filters import RunFilter
 
     assert difference(INTERFACE_FILTERS, RunFilter.base_filters, "parameter") == []
     for row, field in RunFilter.base_filters.items():
@@ -100,32 +98,19 @@ def test_commands_enumerate_the_table() -> None:
     assert [*arguments.filter_names()] == [*INTERFACE_FILTERS]
 
 
-def test_the_admin_shows_the_rows_that_have_a_title() -> None:
-    from django.contrib import admin
+def test_the_views_of_the_console_name_filters_of_the_table() -> None:
+    from temporalex_django.console.runs import VIEWS
+    from temporalex_django.forms.run_filters import RunFilter
 
-    from temporalex_django.admin.filters import TroubleFilter
-    from temporalex_django.models import Instance
-
-    filters: Any = admin.site.get_model_admin(Instance).list_filter
-    listed = {
-        word
-        for one in filters
-        for word in (getattr(one, "parameter_name", None), *getattr(one, "parameters", ()))
-        if word
-    }
-    conditions = {choice for choice, _ in TroubleFilter.lookups(TroubleFilter, None, None)}  # type: ignore[arg-type]
-
-    assert difference(SHOWN, (listed | conditions) & RUN_FILTERS.keys(), "list filter") == []
+    assert {name for _view, _label, filters in VIEWS for name in filters} <= {*RunFilter.base_filters}
 
 
-def test_orders_have_a_column_and_a_place_in_memory() -> None:
-    from temporalex_django.admin.filters import OrderFilter
+def test_orders_have_a_column_a_place_in_memory_and_a_name() -> None:
+    from temporalex_django.console.runs import _ORDER_LABELS
     from temporalex_django.operations.read import run_filters
 
-    choices = {choice for choice, _ in OrderFilter.lookups(OrderFilter, None, None)}  # type: ignore[arg-type]
-
     assert {*run_filters._COLUMNS} == {*ORDER_PLACES} == {order.lstrip("-") for order in ORDERS}
-    assert choices == {*ORDERS} - {"-started"}
+    assert {order for order, _label in _ORDER_LABELS} == {*ORDERS}
 
 
 @pytest.mark.parametrize(

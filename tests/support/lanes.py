@@ -77,8 +77,11 @@ ON_FLOOR_ALONE = (
 ON_POSTGRES = (
     "integration/workers/test_processes.py",  # each test starts processes
     "integration/workers/test_q2.py",
-    *(f"integration/{room}/" for room in ("admin", "client", "graph", "human_tasks", "management", "operations")),
-    *(f"integration/{room}/" for room in ("outbox", "present", "project", "rest", "telemetry", "testing")),
+    *(f"integration/{room}/" for room in ("admin", "client", "console", "graph", "human_tasks", "management")),
+    *(
+        f"integration/{room}/"
+        for room in ("operations", "outbox", "present", "project", "rest", "telemetry", "testing")
+    ),
 )
 #: What only ``make test-all`` runs, by folder, file or test, each with the reason.
 ONLY_IN_ALL = {

@@ -15,6 +15,7 @@ import pytest
 from django.contrib.auth.models import AnonymousUser, Permission
 from django.core.management import call_command
 from django.db.models import QuerySet
+from django.http import HttpResponse
 from django.test import Client
 from django.urls import URLPattern, URLResolver
 from django.utils import timezone
@@ -47,6 +48,7 @@ from temporalex_django.models import (
     Schedule,
     Worker,
 )
+from temporalex_django.operations.registry import STEERING
 from temporalex_django.operations.schedules.definition import parse_definition
 from temporalex_django.operations.schedules.operations import BackfillSchedule, PauseSchedule
 from temporalex_django.operations.schedules.save import SaveSchedule
@@ -417,3 +419,13 @@ def patterns(found: list[Any]) -> Iterator[URLPattern]:
             yield from patterns(one.url_patterns)
         else:
             yield one
+
+
+def many_of_console() -> dict[str, str]:
+    """The queries of the page that operates many runs."""
+    return {f" {a.name}": f"?action={a.name}" for a in STEERING.values() if a.target_kind == "run"}
+
+
+def whole(answer: Any) -> Any:
+    """What was sent in parts."""
+    return HttpResponse(b"".join(answer.streaming_content)) if answer.streaming else answer

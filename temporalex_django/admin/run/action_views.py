@@ -19,8 +19,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from temporalex_django.access import VIEW, Operation, policy, redactor_for
-from temporalex_django.admin.base import (
-    ReadOnlyAdmin,
+from temporalex_django.admin.base import ReadOnlyAdmin
+from temporalex_django.admin.run.origin import annotate_schedule
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.authoring.requests import StartRequest
+from temporalex_django.authoring.workflow import Workflow
+from temporalex_django.backends.protocol import RunTarget
+from temporalex_django.console.actions import superseded_error
+from temporalex_django.console.base import (
     actor_of,
     idempotent_request,
     is_duplicate_request,
@@ -30,12 +37,6 @@ from temporalex_django.admin.base import (
     user_of,
     view_permission_error,
 )
-from temporalex_django.admin.run.origin import annotate_schedule
-from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.authorization import APP, Person
-from temporalex_django.authoring.requests import StartRequest
-from temporalex_django.authoring.workflow import Workflow
-from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.payloads.search_attributes import ATTRIBUTE_TYPES, encode, parse
 from temporalex_django.errors import ActionNotPermitted, InvalidId, PayloadError, TemporalexError, WorkflowNotFound
 from temporalex_django.forms.payload_forms import NOTHING, PayloadForm, TokenForm
@@ -265,16 +266,6 @@ class RunActionView(ABC):
         if self.admin.get_queryset(request).filter(pk=run.pk).exists():
             return self.admin.address_of(run)
         return reverse(f"{self.admin.admin_site.name}:temporalex_django_instance_changelist")
-
-
-def superseded_error(run: Instance) -> str | None:
-    """Return the sentence that says that this run cannot be operated, because a later run of its chain followed it.
-
-    Returns None for the newest run of a chain.
-    """
-    if run.chain.run_id == run.pk:
-        return None
-    return _("This is an earlier run of its chain. Go to the newest run.")
 
 
 # --- start view -------------------------------------------------------------------------------------------------------

@@ -18,17 +18,7 @@ from django.utils.translation import gettext as _
 
 from temporalex_django import errors
 from temporalex_django.access import VIEW
-from temporalex_django.admin.base import (
-    FormattedPayload,
-    claimed_by_name,
-    format_call,
-    format_duration,
-    format_payload,
-    format_time,
-    progress_bar,
-    shape,
-    status_badge,
-)
+from temporalex_django.admin.base import claimed_by_name
 from temporalex_django.admin.operator_views import ActionLink
 from temporalex_django.admin.run import history as histories
 from temporalex_django.admin.run.origin import origin_of, related_runs
@@ -37,6 +27,16 @@ from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.run_columns import ColumnType, Place, columns_shown_in
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.protocol import RunTarget
+from temporalex_django.console.base import (
+    FormattedPayload,
+    format_call,
+    format_duration,
+    format_payload,
+    format_time,
+    progress_bar,
+    shape,
+    status_badge,
+)
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import TABLES
 from temporalex_django.core.payloads.search_attributes import to_readable

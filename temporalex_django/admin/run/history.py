@@ -14,7 +14,11 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django.access import Operation, policy
-from temporalex_django.admin.base import (
+from temporalex_django.admin.operator_views import ActionLink
+from temporalex_django.admin.run.action_views import Confirmation, RunActionView
+from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.authoring.redaction import Redactor
+from temporalex_django.console.base import (
     FormattedPayload,
     actor_of,
     badge,
@@ -24,10 +28,6 @@ from temporalex_django.admin.base import (
     refuse,
     user_of,
 )
-from temporalex_django.admin.operator_views import ActionLink
-from temporalex_django.admin.run.action_views import Confirmation, RunActionView
-from temporalex_django.authoring.authorization import APP, Person
-from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.core.history.events import kinds_of
 from temporalex_django.errors import ActionNotPermitted, TemporalexError

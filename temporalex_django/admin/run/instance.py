@@ -7,45 +7,21 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.contrib import admin, messages
+from django.contrib import admin
 from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.utils import unquote
 from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import ValidationError
 from django.core.paginator import InvalidPage, Paginator
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
-from django.urls import path, reverse
+from django.urls import include, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.access import VIEW, is_unfiltered, policy, redactor_for, runs_for
-from temporalex_django.admin.base import (
-    actor_of,
-    format_duration,
-    format_time,
-    refuse,
-    shorten,
-    status_badge,
-    subject_address,
-    user_of,
-    view_permission_error,
-)
-from temporalex_django.admin.filters import (
-    CauseFilter,
-    OrderFilter,
-    RunQueueFilter,
-    RunStatusFilter,
-    RunWorkflowFilter,
-    SearchAttributeFilter,
-    StartedFilter,
-    TagFilter,
-    TroubleFilter,
-    VersionFilter,
-    WaitingForFilter,
-)
+from temporalex_django.admin.base import AdminMount, subject_address
 from temporalex_django.admin.operator_views import (
     OperatorActionView,
     history_action_links,
@@ -53,47 +29,36 @@ from temporalex_django.admin.operator_views import (
     part_action_links,
     run_action_links,
 )
-from temporalex_django.admin.run.action_views import (
-    RunActionView,
-    RunPagesAdmin,
-    StartView,
-    can_start,
-    like_address,
-    superseded_error,
-)
-from temporalex_django.admin.run.bulk import (
-    BULK_ACTIONS,
-    MAX_CHOSEN,
-    BulkActionView,
-    bulk_permission_error,
-    can_start_bulk,
-)
+from temporalex_django.admin.run.action_views import RunActionView, RunPagesAdmin, StartView, can_start, like_address
 from temporalex_django.admin.run.detail import run_detail_context
 from temporalex_django.admin.run.history import CompareView, can_compare
 from temporalex_django.admin.run.messages import MessagePanel, QueryView, SendMessageView, message_panels, query_links
 from temporalex_django.admin.run.origin import schedule_context
-from temporalex_django.admin.workers import switch_address_for
 from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
-from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
+from temporalex_django.console.actions import superseded_error
+from temporalex_django.console.base import (
+    actor_of,
+    format_time,
+    refuse,
+    shorten,
+    status_badge,
+    user_of,
+    view_permission_error,
+)
+from temporalex_django.console.fleet import switch_address_for
+from temporalex_django.console.mount import NAMESPACE
+from temporalex_django.console.urls import patterns
+from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.core.names import TABLES
-from temporalex_django.models import BulkJob, Instance
+from temporalex_django.forms.run_filters import RunFilter
+from temporalex_django.models import Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import storage
-from temporalex_django.operations.bulk import StartBulk
 from temporalex_django.operations.read.run_filters import (
     annotate_attempts,
-    annotate_ends,
-    annotate_failed_messages,
     annotate_messages,
     annotate_switches,
-    columns,
-    fetch_size,
-    limit_to_range,
 )
-from temporalex_django.operations.read.run_summary import (
-    RunStateLoader,
-)
-from temporalex_django.present.sentences import Summary
 
 _DEFERRED_FIELDS = (*PAYLOAD_COLUMNS, "seed", "metadata", "search_attributes")
 #: Attribute of a run in the list that holds its summary.
@@ -102,88 +67,62 @@ _SUMMARY_ATTRIBUTE = "run_summary"
 _MAX_COUNT = 500
 
 
-class InstanceChangeList(ChangeList):
-    """The list of runs in the admin; it adds to each run a sentence about its state.
+#: Parameters of an older list with another name or value in the console's list.
+_OLD_STARTED = {"1h": "-1h", "24h": "-24h", "7d": "-7d", "30d": "-30d"}
+_OLD_STANDINGS = {
+    "open": {"status": "pending,running,waiting"},
+    "closed": {"status": ",".join(sorted(CLOSED_STATUSES))},
+}
 
-    The sentences take two more statements for a page.
-    """
 
-    def get_ordering(self, request: HttpRequest, queryset: QuerySet[Any]) -> list[Any]:
-        """Return the order that the user chose with ``OrderFilter``, or else the order of the columns.
+def console_query(parameters: QueryDict) -> dict[str, str]:
+    """Return the parameters of the console's list for those of an older list of the admin, such as a bookmark has."""
+    query = {
+        name: str(value) for name, value in parameters.dict().items() if name in {*RunFilter.base_filters, "order", "q"}
+    }
+    if standing := parameters.get("standing"):
+        query |= _OLD_STANDINGS.get(standing, {standing: "true"} if standing in RunFilter.base_filters else {})
+    if started := _OLD_STARTED.get(parameters.get("started", "")):
+        query["created_after"] = started
+    return query
 
-        The order of the filter replaces the one of the columns, because only that one is supported by an index.
-        """
-        # An order from the filter replaces the columns of ?o=, so that the database can use the index of that order.
-        chosen = request.GET.get(str(OrderFilter.parameter_name))
-        if chosen in ORDERS:
-            return [*columns(chosen)]
-        return super().get_ordering(request, queryset)
+
+class RunChangeList(ChangeList):
+    """The thin list of runs in the admin: its rows are found by the ids of the matching runs."""
 
     def get_results(self, request: HttpRequest) -> None:
-        """Read the ids of the matching runs, at most as many as the list counts, and then the rows of the page.
-
-        The rows are found by their ids, so the filters are evaluated only once.
-        """
-        order = request.GET.get(str(OrderFilter.parameter_name), NEWEST_FIRST)
-        # One id more than are counted shows that there are more. With an order, more are read: for a small LIMIT,
-        # PostgreSQL may walk the index of the order and read the whole table where few runs match.
-        queryset, limit = self.queryset, _MAX_COUNT + 1
-        if order in ORDERS:
-            queryset, limit = limit_to_range(queryset, order, None, rows=limit), fetch_size(order, limit)
-        ids = [*queryset.values_list("pk", flat=True)[:limit]][: _MAX_COUNT + 1]
+        """Read the ids of the matching runs, at most as many as the list counts, and then the rows of the page."""
+        ids = [*self.queryset.values_list("pk", flat=True)[: _MAX_COUNT + 1]]
         self.paginator = Paginator(ids, self.list_per_page)
         self.result_count, self.full_result_count = len(ids), None
-        self.show_full_result_count, self.show_admin_actions = False, bool(ids)
-        self.can_show_all = len(ids) <= self.list_max_show_all
+        self.show_full_result_count = self.show_admin_actions = self.can_show_all = False
         self.multi_page = len(ids) > self.list_per_page
-        if self.show_all and self.can_show_all:
-            page_ids = ids
-        else:
-            try:
-                page_ids = [*self.paginator.page(self.page_num).object_list]
-            except InvalidPage:
-                raise IncorrectLookupParameters from None
-        # Not from self.queryset: its joins and filters are not needed again for rows that are found by key.
-        rows = annotate_ends(Instance.objects.using(queryset.db).defer(*_DEFERRED_FIELDS).select_related("chain"))
-        rows = annotate_failed_messages(rows)
+        try:
+            page_ids = [*self.paginator.page(self.page_num).object_list]
+        except InvalidPage:
+            raise IncorrectLookupParameters from None
+        rows = Instance.objects.using(self.queryset.db).defer(*_DEFERRED_FIELDS)
         runs_by_id = {run.pk: run for run in rows.filter(pk__in=page_ids)}
         # A run may have been deleted between the two statements.
-        self.result_list = runs = [runs_by_id[pk] for pk in page_ids if pk in runs_by_id]
-        state_loader = RunStateLoader(runs)
-        for run in runs:
-            setattr(run, _SUMMARY_ATTRIBUTE, state_loader.summary(run, redactor_for(user_of(request), run)))
+        self.result_list = [runs_by_id[pk] for pk in page_ids if pk in runs_by_id]
 
 
 @admin.register(Instance)
 class InstanceAdmin(RunPagesAdmin):
-    """The admin pages of runs: a list, and for each run a page with its history and operations."""
+    """The admin pages of runs: a short list, the console, and for each run a page with its history and operations."""
 
-    list_display = ("run", "state", "summary", "created", "duration")
-    list_filter = (
-        TroubleFilter,
-        RunStatusFilter,
-        CauseFilter,
-        WaitingForFilter,
-        RunWorkflowFilter,
-        VersionFilter,
-        StartedFilter,
-        RunQueueFilter,
-        TagFilter,
-        SearchAttributeFilter,
-        OrderFilter,
-    )
+    list_display = ("run", "state", "created")
     list_select_related = False
     search_fields = ("workflow_id__startswith",)
     search_help_text = _("The beginning of an id, or a run id")
     ordering = ("-id",)
-    list_max_show_all = MAX_CHOSEN
-    actions = BULK_ACTIONS
+    sortable_by = ("created",)
     change_form_template = "admin/temporalex_django/instance/change_form.html"
 
     # -- list ----------------------------------------------------------------------------------------------------------
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return InstanceChangeList
+        return RunChangeList
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Instance]:
         """Return the runs that the user may see.
@@ -200,13 +139,6 @@ class InstanceAdmin(RunPagesAdmin):
 
     def has_view_permission(self, request: HttpRequest, obj: Instance | None = None) -> bool:
         return policy().allows(user_of(request), VIEW if obj is None else VIEW.of(obj))
-
-    def has_bulk_permission(self, request: HttpRequest) -> bool:
-        """Return True if the list offers bulk operations.
-
-        The user must be allowed to start bulk jobs, and this site must have a page for them.
-        """
-        return self.admin_site.is_registered(BulkJob) and can_start_bulk(user_of(request))
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Instance], search_term: str
@@ -235,45 +167,19 @@ class InstanceAdmin(RunPagesAdmin):
     def state(self, run: Instance) -> SafeString:
         return status_badge(run.status, blocked=bool(run.blocked))
 
-    @admin.display(description=_("summary"))
-    def summary(self, run: Instance) -> SafeString | str:
-        run_summary: Summary = getattr(run, _SUMMARY_ATTRIBUTE)
-        if run_summary.trouble:
-            return format_html('<span class="tx-problem">{}</span>', run_summary.short_text)
-        return run_summary.short_text
-
     @admin.display(description=_("created"), ordering="id")
     def created(self, run: Instance) -> SafeString:
         return format_time(run.created_at)
 
-    @admin.display(description=_("duration"))
-    def duration(self, run: Instance) -> str:
-        if run.closed_at is not None:
-            return format_duration(run.closed_at - run.created_at)
-        return "–"
-
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        # Django hides an action that the user may not use, and ignores it when it is posted: refuse it with a record.
-        is_bulk_action = request.POST.get("action") in {choice.__name__ for choice in BULK_ACTIONS}
-        if is_bulk_action and not self.has_bulk_permission(request):
-            refuse(request, StartBulk.name, bulk_permission_error())
+        """Show the short list. Addresses with filters lead to the list of the console."""
         if not self.has_view_permission(request):
             refuse(request, VIEW.action, view_permission_error())
-        context: dict[str, Any] = {"most": _MAX_COUNT}
+        if query := console_query(request.GET) if self.find_unknown_parameter(request) else {}:
+            return HttpResponseRedirect(self._console.address("runs", query=query))
+        context: dict[str, Any] = {"most": _MAX_COUNT, "console_address": self._console.address("overview")}
         context |= {"start_address": self._start_address if can_start(user_of(request)) else None}
         return super().changelist_view(request, {**context, **(extra_context or {})})
-
-    def response_action(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse | None:
-        """Perform the bulk operation that the user selected in the list.
-
-        If a chosen value is no run id, nothing is done, and the user gets a warning.
-        """
-        # Such a value comes from a forged post. Django lets the ValidationError through, as an error of the server.
-        try:
-            return super().response_action(request, *args, **kwargs)
-        except ValidationError:
-            messages.warning(request, _("The selection contains an invalid run id. Nothing was done."))
-            return None
 
     # -- one run -------------------------------------------------------------------------------------------------------
 
@@ -285,11 +191,8 @@ class InstanceAdmin(RunPagesAdmin):
         start = self.admin_site.admin_view(StartView(self))
         return [
             path("start/", start, name="temporalex_django_instance_start"),
-            path(
-                "bulk/<slug:action>/",
-                self.admin_site.admin_view(BulkActionView(self)),
-                name="temporalex_django_instance_bulk",
-            ),
+            path("console/", include((patterns(self._console), NAMESPACE))),
+            path("bulk/<slug:action>/", self.admin_site.admin_view(self.old_bulk_view)),
             path("<path:run_id>/message/", self._run_view(SendMessageView), name="temporalex_django_instance_message"),
             path("<path:run_id>/query/", self._run_view(QueryView), name="temporalex_django_instance_query"),
             path("<path:run_id>/compare/", self._run_view(CompareView), name="temporalex_django_instance_compare"),
@@ -300,6 +203,15 @@ class InstanceAdmin(RunPagesAdmin):
             ),
             *super().get_urls(),
         ]
+
+    @property
+    def _console(self) -> AdminMount:
+        return AdminMount(self.admin_site)
+
+    def old_bulk_view(self, request: HttpRequest, action: str) -> HttpResponse:
+        """Redirect from an older address of a bulk operation to the list with its filters."""
+        query = console_query(QueryDict(request.GET.get("_changelist_filters", "")))
+        return HttpResponseRedirect(self._console.address("runs", query=query))
 
     @property
     def _start_address(self) -> str:
@@ -346,7 +258,7 @@ class InstanceAdmin(RunPagesAdmin):
                 visible_runs=self.get_queryset(request),
                 part_links=partial(part_action_links, run, user=user, address=action_address),
                 message_links=partial(message_action_links, run, user=user, address=action_address),
-                switch_address=switch_address_for(self.admin_site, user),
+                switch_address=switch_address_for(self._console, request),
                 history_links=history_action_links(run, user=user, address=action_address),
                 may_decide=any(panel.can_decide for panel in panels),
             ),

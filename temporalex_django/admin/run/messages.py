@@ -11,9 +11,10 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from temporalex_django.access import Operation, policy
-from temporalex_django.admin.base import actor_of, format_payload, posted_data, refuse, shorten, user_of
-from temporalex_django.admin.run.action_views import Confirmation, RunActionView, superseded_error
+from temporalex_django.admin.run.action_views import Confirmation, RunActionView
 from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.console.actions import superseded_error
+from temporalex_django.console.base import actor_of, format_payload, posted_data, refuse, shorten, user_of
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, UpdateTimeout
 from temporalex_django.forms.payload_forms import PayloadForm
 from temporalex_django.models import Instance

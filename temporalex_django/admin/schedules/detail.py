@@ -11,7 +11,6 @@ from django.utils.translation import gettext as _
 
 from temporalex_django import access
 from temporalex_django.admin.background_tasks import task_status_badge
-from temporalex_django.admin.base import CappedPaginator, format_payload, status_badge
 from temporalex_django.admin.schedules.formatting import (
     cause_text,
     fire_times,
@@ -24,6 +23,7 @@ from temporalex_django.admin.schedules.formatting import (
 from temporalex_django.admin.schedules.schedule_form import ScheduleForm, duration_text
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.schedules.slots import load_zone
+from temporalex_django.console.base import CappedPaginator, format_payload, status_badge
 from temporalex_django.errors import ScheduleInvalid
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.operations.base import Actor

@@ -19,9 +19,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from temporalex_django.access import Operation, policy, schedules_for
-from temporalex_django.admin.base import ReadOnlyAdmin, badge, refuse, shape, user_of
+from temporalex_django.admin.base import ReadOnlyAdmin
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.schedules.slots import load_zone
+from temporalex_django.console.base import badge, refuse, shape, user_of
 from temporalex_django.errors import ScheduleInvalid
 from temporalex_django.models import Schedule, ScheduleSlot
 from temporalex_django.operations.base import storage

@@ -18,19 +18,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.admin.background_tasks import task_addresses
-from temporalex_django.admin.base import (
-    CappedPaginator,
-    actor_of,
-    format_time,
-    idempotent_request,
-    is_duplicate_request,
-    refuse,
-    shorten,
-    user_of,
-    visible_runs,
-)
+from temporalex_django.admin.base import visible_runs
 from temporalex_django.admin.filters import ChoicesFilter, WorkflowFilter
-from temporalex_django.admin.jobs import ReasonForm
 from temporalex_django.admin.schedules.detail import schedule_detail_context
 from temporalex_django.admin.schedules.formatting import (
     STATE_LABELS,
@@ -41,6 +30,17 @@ from temporalex_django.admin.schedules.formatting import (
     triggered_message,
 )
 from temporalex_django.admin.schedules.views import BackfillView, DeleteScheduleView, EditScheduleView
+from temporalex_django.console.actions import ReasonForm
+from temporalex_django.console.base import (
+    CappedPaginator,
+    actor_of,
+    format_time,
+    idempotent_request,
+    is_duplicate_request,
+    refuse,
+    shorten,
+    user_of,
+)
 from temporalex_django.errors import ActionNotPermitted, ScheduleNotFound, TemporalexError
 from temporalex_django.forms.payload_forms import TokenForm
 from temporalex_django.models import Instance, Schedule, ScheduleSlot

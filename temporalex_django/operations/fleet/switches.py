@@ -69,13 +69,13 @@ class Switch:
     until: datetime | None = None
 
 
-def active_switches(alias: str) -> QuerySet[SwitchedOff]:
+def active_switches(alias: str, *, now: datetime | None = None) -> QuerySet[SwitchedOff]:
     """Return the rows of everything that is switched off now: queues, activities, workflow classes and holds.
 
     A hold keeps back activities of a queue until a time. Holds whose time has passed, by the clock of the database, are
-    left out.
+    left out; ``now`` is its time, if the caller has read it.
     """
-    return SwitchedOff.objects.using(alias).filter(Q(until=None) | Q(until__gt=host().storage(alias).now()))
+    return SwitchedOff.objects.using(alias).filter(Q(until=None) | Q(until__gt=now or host().storage(alias).now()))
 
 
 def redact_holds(switches: Iterable[SwitchedOff], user: Person | None) -> list[SwitchedOff]:

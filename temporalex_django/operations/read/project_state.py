@@ -6,12 +6,12 @@ The command ``doctor`` and alerts read it, so both have one definition of what i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Count, F, Max, Min, Q, QuerySet
+from django.db.models import Count, F, Max, Min, Q, QuerySet, Value
 from django.utils import timezone
 
 from temporalex_django.access import runs_or_all
@@ -21,6 +21,7 @@ from temporalex_django.conf import get_settings, uses_cluster
 from temporalex_django.core import names as aliases
 from temporalex_django.core.limits import QueuePartition
 from temporalex_django.db.human_tasks import absent_deciders, undecidable_tasks
+from temporalex_django.db.run_reader import semi_join
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
 from temporalex_django.engine.activity_policy import FAULT
@@ -61,7 +62,7 @@ from temporalex_django.present.project_view import (
 from temporalex_django.present.view_models import DUE_GRACE_PERIOD, SwitchView
 
 #: Limits: groups of each kind of finding, the largest first; open runs and human tasks that are counted.
-_MAX_GROUPS, _MAX_COUNTED_RUNS, _MAX_COUNTED_TASKS = 20, 10_000, 1_000
+_MAX_GROUPS, MAX_COUNTED_RUNS, MAX_COUNTED_TASKS = 20, 10_000, 1_000
 #: Human tasks that were not decided in time are reported for this period.
 _OVERDUE_PERIOD = timedelta(days=1)
 #: A message that should have been sent for so long is reported.
@@ -78,6 +79,13 @@ def load_project_state(
     restrict what is read; None means all. About twenty reads, and no lock. Of closed runs, only the newest failed ones
     are read.
     """
+    return load_project_and_workers(alias, runs, schedules, **setup)[0]
+
+
+def load_project_and_workers(
+    alias: str, runs: Runs = None, schedules: QuerySet[Schedule] | None = None, **setup: Any
+) -> tuple[ProjectView, LiveWorkers]:
+    """Return the state of a project, as ``load_project_state`` does, and the live workers for further questions."""
     local_time, database_time = timezone.now(), DjangoStorage(alias).now()
     workers = [*Worker.objects.using(alias)]
     # For display, by the clock of the database: workers are declared dead by watching their heartbeats (see decision
@@ -87,10 +95,9 @@ def load_project_state(
     live = LiveWorkers.from_rows((entry.queues, entry.workflows, entry.activity_names) for entry in undrained_workers)
     # A grace period: what has just become due is no finding.
     late_before = database_time - DUE_GRACE_PERIOD
-    return ProjectView(
-        **{"database": alias, **setup},
-        # The slice bounds the count: a large project must not wait for it.
-        open_count=Chain.objects.using(alias).filter(open_key__isnull=False)[:_MAX_COUNTED_RUNS].count(),
+    tasks = [*_open_tasks(alias, runs)]
+    project = ProjectView(
+        **{"database": alias, "open_count": _count_open(alias, runs) if "open_count" not in setup else 0, **setup},
         workers=[
             WorkerView(
                 name=str(entry),
@@ -107,18 +114,22 @@ def load_project_state(
             LostWorkerView(name=entry.name, lost_at=entry.lost_at, held_count=entry.held_count)
             for entry in lost_workers(alias, now=database_time)
         ],
-        switches=[switch_view(entry) for entry in active_switches(alias)],
+        switches=[switch_view(entry) for entry in active_switches(alias, now=database_time)],
         due_runs=[*_due_runs(alias, runs, live, late_before)],
         stopped_runs=[*_stopped_runs(alias, runs)],
         unclaimed_activities=[*_unclaimed_activities(alias, runs, live, late_before)],
         failures=failure_groups(alias, runs, now=database_time),
         failed_messages=[*_failed_messages(alias, runs)],
-        undecidable_tasks=[*_undecidable_tasks(alias, runs)],
+        undecidable_tasks=[*_undecidable_tasks(alias, tasks)],
+        open_tasks=len(tasks),
+        late_tasks=sum(task.due_at is not None and task.due_at < database_time for task in tasks),
         outgoing_messages=[*_outgoing_messages(alias, runs, database_time)],
         overdue_tasks=[*_overdue_tasks(alias, runs, database_time)],
         schedule_problems=load_schedule_problems(alias, schedules, live, database_time, runs),
         skew=(local_time - database_time).total_seconds(),
+        at=database_time,
     )
+    return project, live
 
 
 def lost_workers(alias: str, *, now: datetime, runs: Runs = None) -> list[LostWorker]:
@@ -161,13 +172,21 @@ def open_runs(alias: str, runs: Runs) -> QuerySet[Instance]:
     return visible_runs.filter(chain__run_id=F("id"), chain__open_key__isnull=False)
 
 
+def _count_open(alias: str, runs: Runs) -> int:
+    # The slice bounds the count: a large project must not wait for it.
+    if runs is None:
+        return Chain.objects.using(alias).filter(open_key__isnull=False)[:MAX_COUNTED_RUNS].count()
+    return open_runs(alias, runs).order_by()[:MAX_COUNTED_RUNS].count()
+
+
 def _due_runs(alias: str, runs: Runs, live: LiveWorkers, late_before: datetime) -> Iterator[DueRuns]:
     """Yield runs that are due or unread for too long, without blocked and paused ones, which wait for a person."""
-    unread_chains = (
-        Message.objects.using(alias).filter(fresh=True, settled=False, created_at__lt=late_before).values("chain")
-    )
+    # Indexes of chains and messages find the few that are due among all open runs.
+    due_chains = Chain.objects.using(alias).filter(due_at__lt=late_before, open_key__isnull=False)
+    unread = Message.objects.using(alias).filter(fresh=True, settled=False, created_at__lt=late_before)
+    run_ids = due_chains.order_by().values("run_id").union(unread.order_by().values("chain__run_id"))
     current_runs = open_runs(alias, runs).filter(blocked__isnull=True, paused__isnull=True)
-    rows = current_runs.filter(Q(chain__due_at__lt=late_before) | Q(chain__in=unread_chains)).order_by()
+    rows = semi_join(current_runs, run_ids).order_by()
     groups = rows.values("workflow", "version", "queue").annotate(count=Count("pk"), oldest=Min("chain__due_at"))
     for row in groups.order_by("-count", "workflow")[:_MAX_GROUPS]:
         group_key: dict[str, Any] = {"workflow": row["workflow"], "version": row["version"], "queue": row["queue"]}
@@ -178,13 +197,21 @@ def _due_runs(alias: str, runs: Runs, live: LiveWorkers, late_before: datetime) 
 def _stopped_runs(alias: str, runs: Runs) -> Iterator[StoppedRuns]:
     """Yield groups of runs whose class is off, then of paused runs."""
     current_runs = open_runs(alias, runs).order_by()
-    rows: Any = current_runs.filter(blocked__isnull=False, blocked__code=WorkflowSwitchedOff.code).values("workflow")
-    for row in rows.annotate(count=Count("pk"), example=Max("workflow_id"))[:_MAX_GROUPS]:
-        yield StoppedRuns(**row, code=WorkflowSwitchedOff.code)
-    # A run that is both is reported as blocked: unpausing it would not let it continue.
-    rows = current_runs.filter(paused__isnull=False, blocked__isnull=True).values("workflow")
-    for row in rows.annotate(count=Count("pk"), example=Max("workflow_id"))[:_MAX_GROUPS]:
-        yield StoppedRuns(**row, code="paused")
+    groups = [
+        # A run that is both is reported as blocked: unpausing it would not let it continue.
+        rows.annotate(code=Value(code))
+        .values("workflow", "code")
+        .annotate(count=Count("pk"), example=Max("workflow_id"))
+        .values_list("code", "workflow", "count", "example")
+        for code, rows in (
+            (WorkflowSwitchedOff.code, current_runs.filter(blocked__code=WorkflowSwitchedOff.code)),
+            ("paused", current_runs.filter(paused__isnull=False, blocked__isnull=True)),
+        )
+    ]
+    # One read. The switched off ones come first.
+    rows = sorted(groups[0].union(groups[1], all=True).order_by(), key=lambda row: (row[0] == "paused", row[1]))
+    for code, workflow, count, example in rows[: 2 * _MAX_GROUPS]:
+        yield StoppedRuns(workflow=workflow, code=code, count=count, example=example)
 
 
 def _unclaimed_activities(
@@ -207,24 +234,29 @@ def _unclaimed_activities(
 def _failed_messages(alias: str, runs: Runs) -> Iterator[FailedMessages]:
     """Yield signals whose handler failed, and updates whose validator raised."""
     visible_runs = runs_or_all(runs, alias=alias)
-    for kind, status in (("signal", "failed"), ("update", FAULT)):
-        failed_runs: Any = visible_runs.order_by().filter(
-            chain__run_id=F("id"), chain__messages__kind=kind, chain__messages__outcome_status=status
-        )
-        groups = failed_runs.values("workflow", name=F("chain__messages__name")).annotate(
-            count=Count("pk"), since=Min("chain__messages__answered_at"), example=Max("workflow_id")
-        )
-        for row in groups.order_by("-count", "workflow", "name")[:_MAX_GROUPS]:
-            # A message without the time of its answer counts from now.
-            yield FailedMessages(kind=kind, **{**row, "since": row["since"] or timezone.now()})
+    failed_runs: Any = visible_runs.order_by().filter(
+        Q(chain__messages__kind="signal", chain__messages__outcome_status="failed")
+        | Q(chain__messages__kind="update", chain__messages__outcome_status=FAULT),
+        chain__run_id=F("id"),
+    )
+    groups = failed_runs.values("workflow", name=F("chain__messages__name"), kind=F("chain__messages__kind")).annotate(
+        count=Count("pk"), since=Min("chain__messages__answered_at"), example=Max("workflow_id")
+    )
+    for row in groups.order_by("kind", "-count", "workflow", "name")[: 2 * _MAX_GROUPS]:
+        # A message without the time of its answer counts from now.
+        yield FailedMessages(**{**row, "since": row["since"] or timezone.now()})
 
 
-def _undecidable_tasks(alias: str, runs: Runs) -> Iterator[UndecidableTasks]:
-    """Yield tasks that four eyes or absence let nobody decide. Only the oldest open tasks are examined."""
+def _open_tasks(alias: str, runs: Runs) -> QuerySet[HumanTask]:
+    """Return the oldest human tasks that wait for a decision, as many as are counted."""
     open_tasks = HumanTask.objects.using(alias).open()
     if runs is not None:
         open_tasks = open_tasks.filter(run__in=runs.order_by().values("pk"))
-    tasks = [*open_tasks.order_by("opened_at", "pk")[:_MAX_COUNTED_TASKS]]
+    return open_tasks.order_by("opened_at", "pk")[:MAX_COUNTED_TASKS]
+
+
+def _undecidable_tasks(alias: str, tasks: Sequence[HumanTask]) -> Iterator[UndecidableTasks]:
+    """Yield those of the tasks that four eyes or absence let nobody decide."""
     # Users and groups are read once for all tasks.
     undecidable_ids = undecidable_tasks(tasks, alias=alias)
     absent = absent_deciders(tasks, alias=alias)
@@ -262,7 +294,7 @@ def _outgoing_messages(alias: str, runs: Runs, now: datetime) -> Iterator[Outgoi
     late = rows.waiting().filter(Q(due_at__lte=now) | Q(tries__gt=0), created_at__lte=now - _OUTBOX_PATIENCE)
     oldest: dict[str, Outbox] = {}
     counts: Counter[str] = Counter()
-    for row in late.order_by("id")[:_MAX_COUNTED_TASKS]:
+    for row in late.order_by("id")[:MAX_COUNTED_TASKS]:
         oldest.setdefault(row.destination, row)
         counts[row.destination] += 1
     for destination, row in [*oldest.items()][:_MAX_GROUPS]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -30,8 +32,9 @@ from django.db.models import (
 from django.db.models.functions import Cast, Coalesce, RowNumber, StrIndex
 from django.utils import timezone
 
+from temporalex_django.access import is_unfiltered
 from temporalex_django.authoring import workflow as workflows
-from temporalex_django.authoring.run_filters import NEWEST_FIRST, WAIT_PREFIXES, SearchCondition
+from temporalex_django.authoring.run_filters import NEWEST_FIRST, WAIT_PREFIXES, SearchCondition, parse_conditions
 from temporalex_django.core.history.events import CLOSED_STATUSES
 from temporalex_django.db.run_reader import semi_join
 from temporalex_django.errors import WorkflowSwitchedOff
@@ -46,8 +49,8 @@ from temporalex_django.models import (
     SwitchedOff,
 )
 from temporalex_django.models.runs import AWAITED_KINDS, UNSUCCESSFUL_STATUSES
-from temporalex_django.operations.fleet.stats import live_workers
-from temporalex_django.operations.read.failure_groups import faults_of, not_replaced, with_faults
+from temporalex_django.operations.fleet.stats import LiveWorkers, live_workers
+from temporalex_django.operations.read.failure_groups import faults_of, not_replaced, run_failure_groups, with_faults
 from temporalex_django.present.view_models import LATE_PERIOD
 
 # --- run filters ------------------------------------------------------------------------------------------------------
@@ -95,7 +98,7 @@ def with_status(runs: Runs, statuses: Collection[str]) -> Runs:
     return matching_runs
 
 
-def stuck_runs(runs: Runs) -> Runs:
+def stuck_runs(runs: Runs, *, live: LiveWorkers | None = None) -> Runs:
     """Return the runs that need the attention of a person.
 
     A run is stuck if:
@@ -105,12 +108,13 @@ def stuck_runs(runs: Runs) -> Runs:
     - it has a failed message;
     - it is due and no worker takes it.
 
-    Work that waits for a switch does not count. One read, of the workers.
+    Work that waits for a switch does not count. One read, of the workers, unless ``live`` has them.
     """
     due_before, alias = timezone.now() - LATE_PERIOD, runs.db
     waiting_tasks = ActivityTask.objects.using(alias).filter(owner=None, atomic=False, chain__isnull=False)
     untaken_tasks = waiting_tasks.filter(
-        Q(due_at__lt=due_before) & live_workers(alias=alias).unpolled_tasks() | Q(waits_for__isnull=False)
+        Q(due_at__lt=due_before) & (live_workers(alias=alias) if live is None else live).unpolled_tasks()
+        | Q(waits_for__isnull=False)
     )
     untaken_tasks = (
         untaken_tasks.exclude(queue__in=_switched_off_names("queue", alias))
@@ -317,6 +321,57 @@ def with_version(runs: Runs, version: int) -> Runs:
     tenant sees. If PostgreSQL knew the number, it would read all runs in order and expect to find a match soon.
     """
     return runs.alias(of_version=Coalesce("version", 0)).filter(of_version=version)
+
+
+#: Runs of causes that a search finds.
+_MAX_FOUND = 1000
+_CONDITION = re.compile(r"(\w+)\s*(>=|<=|=|>|<)\s*(.*)", re.DOTALL)
+_OPERATOR_NAMES = {"=": "", ">": "__gt", ">=": "__gte", "<": "__lt", "<=": "__lte"}
+_MIN_CAUSE_LENGTH = 4
+
+
+def search_runs(runs: Runs, term: str, *, workflow: str = "") -> Runs:
+    """Return the runs that a person means by the text of a search box.
+
+    The text is a run id, the beginning of a business id, the object that the run was started for (``app.model:key``),
+    or a part of the cause of a failure of today. With a ``workflow``, it may be a condition on a search attribute, such
+    as ``total>=1000``. Raises ``ValueError`` for a condition that the class does not allow. At most four reads.
+    """
+    alias, match = runs.db, _CONDITION.fullmatch(term)
+    if match is not None and workflow in workflows.registry:
+        key, operator, value = match.groups()
+        try:
+            conditions = parse_conditions(
+                workflows.find(workflow), {f"{key}{_OPERATOR_NAMES[operator]}": value}, texts=True
+            )
+        except TypeError as exc:
+            raise ValueError(str(exc)) from None
+        return with_attributes(runs, conditions)
+    condition = _comparison("workflow_id", "prefix", term, alias=alias)
+    with suppress(ValueError):
+        condition |= Q(pk=UUID(term))
+    model, colon, object_id = term.partition(":")
+    if colon and model.count(".") == 1:
+        app_label, _dot, name = model.partition(".")
+        condition |= Q(subject_type__app_label=app_label, subject_type__model=name.lower(), subject_id=object_id)
+    if len(term) >= _MIN_CAUSE_LENGTH and (ids := _ids_by_cause(runs, term)):
+        condition |= Q(pk__in=ids)
+    return runs.filter(condition)
+
+
+def _ids_by_cause(runs: Runs, term: str) -> list[UUID]:
+    """Return the runs of the groups of failures whose cause contains the text."""
+    groups = run_failure_groups(runs.db, None if is_unfiltered(runs) else runs, now=timezone.now())
+    causes = {group.cause for group in groups if term.casefold() in group.cause.casefold()}
+    if not causes:
+        return []
+    faults = {group.fault for group in groups if group.cause in causes}
+    failed_runs = not_replaced(Instance.objects.using(runs.db).filter(fault__in=faults))
+    tasks = ActivityTask.objects.using(runs.db).filter(fault__in=faults, run_id__isnull=False)
+    return [
+        *failed_runs.order_by().values_list("pk", flat=True)[:_MAX_FOUND],
+        *tasks.order_by().values_list("run_id", flat=True)[:_MAX_FOUND],
+    ]
 
 
 #: Queries by the names of ``authoring.run_filters.RUN_FILTERS``.

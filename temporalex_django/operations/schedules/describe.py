@@ -352,6 +352,8 @@ _LEFT_OUT = (SlotOutcome.SKIPPED, SlotOutcome.MISSED)
 _REASONS = (SlotReason.OVERLAP, SlotReason.BUFFER, SlotReason.WINDOW)
 #: Most problems of each kind.
 _LIMIT = 20
+#: Most schedules that are read because their rows show a problem.
+_MAX_SHOWN = 1_000
 
 
 def reportable_schedules(user: Person | None) -> QuerySet[Schedule]:
@@ -372,28 +374,37 @@ def load_schedule_problems(
     """Return the problems of schedules at the time ``now``, at most 20 of each kind, the likeliest cause first.
 
     ``schedules`` restricts them. None means all, and also what differs from the code. ``runs`` restricts the runs that
-    a problem names. About eight reads.
+    a problem names. Four reads, and a few more for each stalled schedule.
     """
     rows = Schedule.objects.using(alias) if schedules is None else schedules.using(alias)
     rows = rows.order_by("name")
     # A paused schedule or one that is gone starts no runs, so its class may be gone as well.
     active_rows = rows.filter(gone_since=None, paused_at=None, next_at__isnull=False)
+    # One read for all problems that the row of a schedule shows.
+    candidates = [
+        *rows.filter(
+            Q(next_at__lt=now - _OVERDUE_PERIOD)
+            | Q(position__gt=now + _AHEAD_PERIOD, paused_at=None)
+            | ~Q(error="")
+            | Q(paused_by_failures=True, paused_at__isnull=False, gone_since=None)
+            | Q(gone_since__isnull=False)
+        )[:_MAX_SHOWN]
+    ]
+    failures = [row for row in candidates if row.paused_by_failures and row.paused_at and row.gone_since is None]
+    undeclared = [row for row in candidates if row.gone_since is not None]
     problems = [
-        *_overdue(rows, now),
-        *_ahead(rows, now),
-        *(_problem("error", row, detail=row.error.rstrip(".")) for row in rows.exclude(error="")[:_LIMIT]),
+        *_overdue(candidates, now),
+        *_ahead(candidates, now),
+        *(
+            _problem("error", row, detail=row.error.rstrip("."))
+            for row in [row for row in candidates if row.error][:_LIMIT]
+        ),
         *_without_code(active_rows, live),
         # If the newest slot was missed, the kind ``missed`` covers it.
         *load_stalls(alias, active_rows, runs, outcomes=(SlotOutcome.SKIPPED,)),
         *_missed(alias, rows, now),
-        *(
-            _problem("failures", row, count=row.failures, since=row.paused_at)
-            for row in rows.filter(paused_by_failures=True, paused_at__isnull=False, gone_since=None)[:_LIMIT]
-        ),
-        *(
-            _problem("gone", row, since=row.gone_since, detail=row.module)
-            for row in rows.filter(gone_since__isnull=False)[:_LIMIT]
-        ),
+        *(_problem("failures", row, count=row.failures, since=row.paused_at) for row in failures[:_LIMIT]),
+        *(_problem("gone", row, since=row.gone_since, detail=row.module) for row in undeclared[:_LIMIT]),
     ]
     if schedules is None:
         problems += [
@@ -416,15 +427,17 @@ def _problem(
     )
 
 
-def _overdue(rows: QuerySet[Schedule], now: datetime) -> Iterator[ScheduleProblem]:
+def _overdue(rows: Sequence[Schedule], now: datetime) -> Iterator[ScheduleProblem]:
     """Yield one problem for all schedules, since one cause makes them all overdue."""
-    late_rows = rows.filter(next_at__lt=now - _OVERDUE_PERIOD).order_by("next_at")
-    if first := late_rows.first():
-        yield _problem("overdue", first, count=late_rows.count(), since=first.next_at)
+    late_rows = [(row.next_at, row) for row in rows if row.next_at and row.next_at < now - _OVERDUE_PERIOD]
+    if late_rows:
+        since, first = min(late_rows, key=lambda entry: entry[0])
+        yield _problem("overdue", first, count=len(late_rows), since=since)
 
 
-def _ahead(rows: QuerySet[Schedule], now: datetime) -> Iterator[ScheduleProblem]:
-    for row in rows.filter(position__gt=now + _AHEAD_PERIOD, paused_at=None)[:_LIMIT]:
+def _ahead(rows: Sequence[Schedule], now: datetime) -> Iterator[ScheduleProblem]:
+    ahead = [row for row in rows if row.position and row.position > now + _AHEAD_PERIOD and row.paused_at is None]
+    for row in ahead[:_LIMIT]:
         yield _problem("ahead", row, since=row.position)
 
 

@@ -20,7 +20,10 @@ from tests.support.graphs import leads
 pytestmark = pytest.mark.django_db
 
 TASKS, RUNS = "/admin/temporalex_django/humantask/", "/admin/temporalex_django/instance/"
-SWITCHES, WORKERS = "/admin/temporalex_django/switchedoff/", "/admin/temporalex_django/worker/"
+SWITCHES, WORKERS = (
+    "/admin/temporalex_django/instance/console/switches/",
+    "/admin/temporalex_django/instance/console/workers/",
+)
 
 
 class Sign(Approval):
@@ -149,7 +152,8 @@ def test_a_switch_is_set_from_where_the_thing_is_shown(admin: Client) -> None:
         address = f"{SWITCHES}?thing={thing.replace(':', '%3A')}"
         assert f'href="{address}"' in text, thing
         assert f'<option value="{thing}" selected>' in page(admin, address)
-    assert f"{SWITCHES}?thing=queue%3Adefault" in page(admin, WORKERS)
+    assert 'name="thing" value="queue:default"' in page(admin, WORKERS)
+    assert admin.get("/admin/temporalex_django/switchedoff/")["Location"] == SWITCHES
 
     reader = get_user_model().objects.create_user("eve", is_staff=True)
     reader.user_permissions.set(Permission.objects.filter(codename__in=["view_instance", "view_switchedoff"]))

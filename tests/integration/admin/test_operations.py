@@ -327,7 +327,7 @@ def nap(how: str) -> str:
 @pytest.mark.django_db(transaction=True)
 def test_run_due_now_does_what_is_due_under_debug_alone(settings):
     """By the button of the list of workers: what a burst of a worker does, in the process of the server."""
-    workers = "/admin/temporalex_django/worker/"
+    workers = "/admin/temporalex_django/instance/console/workers/"
     sleeper = Sleeper.start(id="due")
     boss, looks = somebody("run_due", "view_worker", "view_instance"), somebody_else()
     assert "Run due work" not in boss.get(workers).content.decode()

@@ -146,10 +146,10 @@ def test_the_list_marks_runs_on_a_cluster_and_a_page_of_the_tables_has_no_such_f
     here = PagedTables.start(None, id="here", start_delay=3600)
     run_until_idle()
 
-    text = " ".join(admin.get(RUNS).content.decode().split())
+    text = " ".join(admin.get(f"{RUNS}console/runs/").content.decode().split())
 
-    assert "PagedTill on a Temporal cluster" in text
-    assert 'tx-under">PagedTables<' in text
+    assert "PagedTill · cluster<" in text
+    assert "PagedTables<" in text
     assert "Runs on" in facts(page(admin, there.run_id))
     assert not {"Runs on", "As of"} & facts(page(admin, here.run_id)).keys()
 

@@ -206,8 +206,9 @@ def test_the_admin_has_the_runs_of_the_tenant_in_lists_and_one_by_one(red: Any, 
 
     for user in (ann, root):
         client = site(user)
-        page = client.get(RUNS).content.decode()
-        assert ("red-1" in page, "blue-1" in page) == (True, False)
+        for listed in (RUNS, f"{RUNS}console/runs/", f"{RUNS}console/"):
+            page = client.get(listed).content.decode()
+            assert ("red-1" in page or listed.endswith("console/"), "blue-1" in page) == (True, False)
         assert client.get(f"{RUNS}{red.run_id}/change/").status_code == 200
         there, nowhere = (client.get(f"{RUNS}{ref}/change/") for ref in (blue.run_id, "0" * 32))
         assert (there.status_code, there["Location"]) == (nowhere.status_code, nowhere["Location"])

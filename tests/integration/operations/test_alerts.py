@@ -98,7 +98,7 @@ def test_a_mail_has_the_sentence_of_a_run_and_a_link() -> None:
     assert message.subject.startswith("[shop] ")
     assert f"AlertedOrder {run.workflow_id}: " in message.body
     assert f"temporalex doctor {run.workflow_id}" in message.body
-    assert "https://shop.example/admin/temporalex_django/instance/?" in message.body
+    assert "https://shop.example/admin/temporalex_django/instance/console/runs/?" in message.body
     assert "workflow=AlertedOrder" in message.body
     assert SECRET not in message.body + message.subject
 

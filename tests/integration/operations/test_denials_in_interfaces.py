@@ -16,7 +16,6 @@ from django.test.utils import CaptureQueriesContext
 
 from temporalex_django import Ok, VersionedWorkflow, Workflow, WorkflowHandle, api, errors
 from temporalex_django.admin.read_only import OperatorActionAdmin
-from temporalex_django.admin.run.bulk import _encode_ids
 from temporalex_django.admin.run.instance import InstanceAdmin
 from temporalex_django.models import BulkJob, Instance, OperatorAction
 from temporalex_django.operations import audit
@@ -30,7 +29,7 @@ from tests.support.people import stored
 pytestmark = pytest.mark.django_db(transaction=True)
 
 RUNS = "/admin/temporalex_django/instance/"
-JOBS = "/admin/temporalex_django/bulkjob/"
+JOBS = "/admin/temporalex_django/instance/console/jobs/"
 REST = "/api/instances/"
 TENANTS = override_settings(TEMPORALEX={"ACCESS_POLICY": tenants.POLICY})
 
@@ -84,7 +83,7 @@ def rows(**which: Any) -> list[tuple[Any, ...]]:
 def test_each_page_of_the_admin_notes_whom_it_refuses() -> None:
     run = Basket.start(id="a-1")
     drain()
-    one, many = f"{RUNS}{run.run_id}/", f"bulk/terminate/?chosen={_encode_ids([str(run.run_id)])}"
+    one, many = f"{RUNS}{run.run_id}/", f"console/runs/bulk/?action=terminate&run={run.run_id}"
     viewer, starter = person("viewer", "view_instance"), person("starter", "view_instance", "start_instance")
     chooser = person("chooser", "bulk_actions", "terminate_instance")
     job = StartBulk("terminate", runs=[str(run.run_id)], by=Actor(user=chooser)).execute()
@@ -97,11 +96,10 @@ def test_each_page_of_the_admin_notes_whom_it_refuses() -> None:
         (viewer, f"{one}message/?kind=signal&name=note", ("signal", *of_a)),
         (viewer, f"{one}change/", ("change", *of_a)),
         (viewer, f"{RUNS}{many}", ("start_bulk", *of_none)),
-        (chooser, f"{RUNS}{many}", ("start_bulk", *of_none)),
+        (chooser, f"{RUNS}{many}", ("view", *of_none)),
         (chooser, RUNS, ("view", *of_none)),
         (viewer, f"{JOBS}{job.pk}/stop/", ("stop_bulk", *of_none)),
         (viewer, f"{JOBS}{job.pk}/resume/", ("resume_bulk", *of_none)),
-        (chooser, f"{JOBS}{job.pk}/change/", ("change", *of_none)),
     ]
     for user, path, said in tried:
         OperatorAction.objects.all().delete()

@@ -153,11 +153,13 @@ def test_operators_end_a_hold_and_the_one_that_asked_still_waits(hold: str, key:
         case "admin":
             site = Client()
             site.force_login(user)
-            page = site.get(reverse("admin:temporalex_django_switchedoff_changelist")).content.decode()
+            page = site.get(reverse("admin:temporalex_console:switches")).content.decode()
             assert "End the hold on default" in page
             assert "the bank is closed" not in page, "it may not see payloads"
-            address = reverse("admin:temporalex_django_switchedoff_on")
-            site.post(address, {"thing": "hold:default", "key": key, "reason": "they called"})
+            address = reverse("admin:temporalex_console:switch_on")
+            # The button has the key in its address.
+            assert (f'formaction="{address}?key={key}"' in page) == bool(key)
+            site.post(f"{address}?key={key}", {"thing": "hold:default", "reason": "they called"})
         case _:
             option = ["--key", key] if key else []
             call_command("temporalex", "switches", "on", "hold", "default", *option, stdout=io.StringIO())

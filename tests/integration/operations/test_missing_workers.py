@@ -124,7 +124,7 @@ def test_a_run_that_nobody_takes_says_so_everywhere(admin: Client, rest: APIClie
     assert (found["summary"]["state"], found["summary"]["trouble"]) == ("no_worker", True)
     assert lacking in found["waiting_for"]
     assert "no live worker polls the queue" in shell("doctor", run.id).out
-    assert "no live worker polls the queue" in admin.get(RUNS).content.decode()
+    assert "no live worker polls the queue" in admin.get(f"{RUNS}console/runs/").content.decode()
 
 
 def test_workers_without_the_code_are_told_from_no_workers(admin: Client, rest: APIClient) -> None:

@@ -212,12 +212,13 @@ def test_markup_in_the_name_of_an_error_is_text_on_the_pages(client: Client) -> 
     pages = [
         client.get(address).content.decode()
         for address in (
-            "/admin/temporalex_django/instance/",
+            "/admin/temporalex_django/instance/console/",
+            "/admin/temporalex_django/instance/console/runs/",
             f"/admin/temporalex_django/instance/{run.pk}/change/",
         )
     ]
 
-    assert [page.count("&lt;script&gt;alert(1)") > 0 for page in pages] == [True, True]
+    assert [page.count("&lt;script&gt;alert(1)") > 0 for page in pages] == [True, True, True]
     assert not any("<script>alert(1)" in page for page in pages)
 
 

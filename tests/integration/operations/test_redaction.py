@@ -120,7 +120,7 @@ def everywhere(handle: Any, user: Any) -> dict[str, str]:
     }
     found["list"] = client.get(URL).content.decode()
     found["page"] = pages.get(f"{RUNS}{handle.run_id}/change/").content.decode()
-    found["admin list"] = pages.get(RUNS).content.decode()
+    found["console list"] = pages.get(f"{RUNS}console/runs/").content.decode()
     found["history"] = repr(handle.history(by=user))
     found["describe"] = repr(handle.describe(by=user))
     return found
@@ -207,7 +207,7 @@ def test_what_blocks_a_run_quotes_payloads_so_its_text_is_one(monkeypatch: pytes
         assert f"ValueError: {PLAIN}" not in text, where
     assert rest(ann).get(f"{URL}p-1/").json()["blocked"]["error"] == "[redacted]"
     monkeypatch.setattr(Paying, "redacted", ())
-    for where in ("", "list", "page", "admin list", "describe", "result/"):
+    for where in ("", "list", "page", "console list", "describe", "result/"):
         assert f"ValueError: {PLAIN}" in everywhere(handle, ann)[where], where
 
 
@@ -388,12 +388,13 @@ def test_no_lookup_of_the_admin_tells_of_columns_that_are_not_shown() -> None:
     for address in (
         f"{RUNS}?blocked__error__startswith=a",
         f"{RUNS}?args__contains=4",
+        f"{RUNS}console/runs/?args__contains=4",
         f"{ACTIONS}?address__startswith=1",
     ):
         assert pages.get(address).status_code == 400, address
     for address in (
-        f"{RUNS}?status=terminated",
-        f"{RUNS}?standing=closed&workflow=test.Paying",
+        f"{RUNS}console/runs/?status=terminated",
+        f"{RUNS}console/runs/?status=terminated&workflow=test.Paying",
         f"{ACTIONS}?who=all",
     ):
         answer = pages.get(address)

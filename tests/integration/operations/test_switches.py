@@ -199,7 +199,7 @@ def test_a_switch_of_an_activity_says_that_the_cluster_still_runs_it(
 ) -> None:
     settings.TEMPORALEX = {**settings.TEMPORALEX, "CLUSTER": {"ADDRESS": "127.0.0.1:1"}}
     text = "Runs on the Temporal cluster still call the activity."
-    address = "/admin/temporalex_django/switchedoff"
+    address = "/admin/temporalex_django/instance/console/switches"
     commands = [shell("switches", what, "activity", often.name) for what in ("off", "on")]
     assert [text in command.out for command in commands] == [True, False]
     assert text not in shell("switches", "off", "queue", "default").out

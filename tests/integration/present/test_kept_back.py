@@ -63,8 +63,8 @@ def test_a_queue_that_is_off_has_no_wait(client: Client) -> None:
     SwitchOff("queue", "kept", reason="tests").execute()
     assert (figures().kept_back, figures().waiting_since, figures().due_activities) == (6, None, 6)
     client.force_login(get_user_model().objects.create_superuser("root"))
-    page = client.get("/admin/temporalex_django/worker/").content.decode()
-    row = page.partition("<td>kept ")[2].partition("</tr>")[0]
+    page = client.get("/admin/temporalex_django/instance/console/workers/").content.decode()
+    row = page.partition('<th scope="row">kept')[2].partition("</tr>")[0]
     assert "22 min" not in row
     assert "by a switch" in row
 

@@ -81,7 +81,7 @@ def test_a_worker_that_died_is_shown_with_what_it_held(
     assert (lost.name, lost.held_count, lost.held_activities[0]["workflow_id"]) == ("web-2:7", 1, "berlin")
     assert (attempt.outcome, attempt.worker, attempt.began_at) == ("lost", "web-2:7", began)
     client.force_login(get_user_model().objects.create_superuser("root"))
-    page = client.get("/admin/temporalex_django/worker/").content.decode()
+    page = client.get("/admin/temporalex_django/instance/console/workers/").content.decode()
     assert "Lost workers" in page
     assert "lost.count (berlin)" in page
     assert lost.released_by in page
@@ -96,7 +96,7 @@ def test_a_worker_that_died_is_shown_with_what_it_held(
     assert "1 worker is alive, but the project expects 2. Last lost: web-2:7" in said
 
     LostWorker.objects.update(lost_at=timezone.now() - timedelta(hours=25))
-    assert "Lost workers" not in client.get("/admin/temporalex_django/worker/").content.decode()
+    assert "Lost workers" not in client.get("/admin/temporalex_django/instance/console/workers/").content.decode()
 
 
 def test_a_lost_worker_shows_no_run_that_the_user_may_not_see(
@@ -114,7 +114,7 @@ def test_a_lost_worker_shows_no_run_that_the_user_may_not_see(
     get_user_model().objects.update(is_staff=True)
     client.force_login(get_user_model().objects.get())
 
-    page = client.get("/admin/temporalex_django/worker/").content.decode()
+    page = client.get("/admin/temporalex_django/instance/console/workers/").content.decode()
 
     assert "2: lost.count (red-berlin), lost.count<" in page
     assert "blue-berlin" not in page
@@ -123,7 +123,7 @@ def test_a_lost_worker_shows_no_run_that_the_user_may_not_see(
     assert held == {"red-berlin", ""}
 
     get_user_model().objects.get().user_permissions.remove(Permission.objects.get(codename="view_instance"))
-    assert "red-berlin" not in client.get("/admin/temporalex_django/worker/").content.decode()
+    assert "red-berlin" not in client.get("/admin/temporalex_django/instance/console/workers/").content.decode()
     (row,) = client.get("/api/workers/lost/").json()["results"]
     assert row["held_count"] == 2
     assert row["held_activities"][0] == {"activity": "lost.count", "workflow_id": "", "run_id": ""}

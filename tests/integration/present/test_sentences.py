@@ -664,16 +664,16 @@ def test_the_page_of_a_run_tells_who_may_decide(env):
     assert "You can decide this." in _page(root, f"{handle.run_id}/change/")
 
 
-def test_the_list_of_the_admin_says_it_of_open_runs(env, charging, django_assert_max_num_queries):
+def test_the_list_of_the_console_says_it_of_open_runs(env, charging, django_assert_max_num_queries):
     for _ in range(3):
         env.start(SaysLittle, "signal")
     env.start(SaysLittle, "raises")
     _rest_of, pages = _reader()
-    _page(pages)
-    # session, user, two of permissions, count, runs, activities, workers, switches, failures of activities and of runs
+    _page(pages, "console/runs/")
+    # session, user, two of permissions, ids, runs, activities, workers; workers and numbers of the views
     with django_assert_max_num_queries(11):
-        text = _page(pages)
+        text = _page(pages, "console/runs/")
 
     assert "Charge the card has failed 8 times since " in text
     assert "refused" not in text
-    assert text.count("Waiting for paid in full since ") == 3
+    assert text.count(">Waiting for paid in full since ") == 3

@@ -93,7 +93,7 @@ def test_a_list_says_blocked_and_names_failed_signals(root: Client) -> None:
     handle.pause("later")
 
     listed = shell("list").out
-    page = root.get("/admin/temporalex_django/instance/?standing=stuck").content.decode()
+    page = root.get("/admin/temporalex_django/instance/console/runs/?stuck=true").content.decode()
 
     for text in (listed, page):
         assert "1 signal failed in its handler and is kept" in text

@@ -12,11 +12,11 @@ from django.test import override_settings
 from rest_framework.permissions import BasePermission
 from rest_framework.test import APIClient
 
+from temporalex_django.forms.run_filters import RunFilter
 from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.bulk import StartBulk
 from temporalex_django.rest.bulk import BulkViewSet
-from temporalex_django.rest.filters import RunFilter
 from temporalex_django.rest.requests import InstancePermission
 from temporalex_django.rest.urls import routes
 from temporalex_django.rest.views import InstanceViewSet

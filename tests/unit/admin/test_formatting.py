@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from temporalex_django.admin.base import format_call
+from temporalex_django.console.base import format_call
 from temporalex_django.models.fields import UnreadablePayload
 
 pytestmark = pytest.mark.unit

@@ -1,4 +1,4 @@
-"""The filters of a list of runs, used by REST and by commands."""
+"""The filters of a list of runs, used by REST, commands and the console."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from temporalex_django.authoring.run_filters import (
     FilterType,
     parse_conditions,
 )
+from temporalex_django.core.names import quoted
 from temporalex_django.core.payloads.search_attributes import to_utc
 from temporalex_django.errors import UnknownWorkflow
 from temporalex_django.models import Instance, Status
@@ -205,3 +206,24 @@ class RunFilter(django_filters.FilterSet):  # type: ignore[misc] # as above
 
     # The metaclass collects the filters of the class body, where ``vars()`` is the namespace of the class.
     vars().update({name: _make_filter(row) for name, row in INTERFACE_FILTERS.items()})
+
+
+def select_runs(
+    filterset_class: type[RunFilter], parameters: Mapping[str, str], runs: QuerySet[Instance]
+) -> QuerySet[Instance]:
+    """Return the ``runs`` that match the filters in a query string.
+
+    ``parameters`` has the value of each filter as text, by the names of ``filterset_class``. Raises ``ValidationError``
+    with the texts by the name of the filter for an unknown filter, and for a value that a filter does not take.
+    """
+    if unknown := [name for name in parameters if name not in filterset_class.base_filters]:
+        allowed = ", ".join(filterset_class.base_filters)
+        raise ValidationError({"unknown": [f"There is no filter {quoted(unknown[0])}. The filters are {allowed}."]})
+    # Databases refuse some control characters in parameters.
+    if unprintable := [name for name, text in parameters.items() if not text.isprintable()]:
+        raise ValidationError({unprintable[0]: ["Use printable characters only."]})
+    filterset = filterset_class(data=parameters, queryset=runs)
+    if not filterset.is_valid():
+        raise ValidationError({name: [*messages] for name, messages in filterset.errors.items()})
+    filtered_runs: QuerySet[Instance] = filterset.qs
+    return filtered_runs

@@ -1,4 +1,4 @@
-"""One thing done to many runs from the admin: the page that says what it would do, and the page of the job."""
+"""One thing done to many runs from the console: the page that says what it would do, and the page of the job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.test import Client, override_settings
 
-from temporalex_django.admin.run import bulk
+from temporalex_django.console import bulk
 from temporalex_django.db import background_hooks
 from temporalex_django.models import BulkItem, BulkJob, Instance, OperatorAction
 from temporalex_django.operations.bulk import StartBulk
@@ -21,8 +21,9 @@ from tests.support.client_flows import Basket, drain
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
-RUNS = "/admin/temporalex_django/instance/"
-JOBS = "/admin/temporalex_django/bulkjob/"
+RUN = "/admin/temporalex_django/instance/"
+RUNS = f"{RUN}console/runs/"
+JOBS = f"{RUN}console/jobs/"
 
 
 @pytest.fixture
@@ -46,10 +47,11 @@ def baskets(*ids: str) -> list[str]:
     return made
 
 
-def choose(client: Client, name: str, ids: list[str], *, query: str = "", every: bool = False) -> Any:
-    """Tick rows of the list and press Go."""
-    data = {"action": f"bulk_{name}", "_selected_action": ids, "index": "0", "select_across": "1" if every else "0"}
-    return client.post(RUNS + query, data)
+def choose(name: str, ids: list[str], *, query: str = "") -> str:
+    """The address to which the form of the list leads, with rows that are ticked, or with all that match."""
+    if query:
+        return f"{RUNS}bulk/?{query}&scope=all&action={name}"
+    return f"{RUNS}bulk/?{urlencode({'scope': 'chosen', 'action': name, 'run': ids}, doseq=True)}"
 
 
 def hidden(text: str, name: str) -> str:
@@ -79,19 +81,18 @@ def test_rows_are_chosen_looked_at_and_acted_on(admin: Client) -> None:
     for label in ("Cancel…", "Terminate…", "Pause…", "Delete…", "Retry now…", "Fire now…", "Deliver again…"):
         assert label in listed
 
-    answer = choose(admin, "terminate", runs[:3])
-    assert answer.status_code == 302
-    text = admin.get(answer["Location"]).content.decode()
+    address = choose("terminate", runs[:3])
+    text = admin.get(address).content.decode()
     assert "The action can currently be applied to 2 of 3 selected runs." in text
     assert ">Terminate</button>" in text
     assert f"{Terminate.summary} {Terminate.effect}" in text
     assert "1: the run is already closed (Terminated)" in text
     assert (BulkJob.objects.count(), OperatorAction.objects.count()) == (0, audited)  # looking does nothing
 
-    assert "This field is required" in confirm(admin, answer["Location"]).content.decode()  # it cannot be undone
-    done = confirm(admin, answer["Location"], reason="<i>spring</i> cleaning")
+    assert "This field is required" in confirm(admin, address).content.decode()  # it cannot be undone
+    done = confirm(admin, address, reason="<i>spring</i> cleaning")
     job = BulkJob.objects.get()
-    assert done["Location"] == f"{JOBS}{job.pk}/change/"
+    assert done["Location"] == f"{JOBS}{job.pk}/"
     page = admin.get(done["Location"]).content.decode()
     assert "0 of 3 finished" in page
     assert "Stop</button>" in page
@@ -108,32 +109,31 @@ def test_rows_are_chosen_looked_at_and_acted_on(admin: Client) -> None:
     assert "already closed" in page
     assert "<b>b" not in page
     assert "<i>spring" not in page
-    assert f"{RUNS}{runs[0]}/change/" in page
+    assert f"{RUN}{runs[0]}/change/" in page
     assert statuses()["left"] == "waiting"
     assert "Terminate: 3 runs" in admin.get(JOBS).content.decode()
     assert OperatorAction.objects.get(action="start_bulk").source == "admin"
 
 
 def test_all_that_match_the_filters_are_chosen_and_none_that_was_started_since(admin: Client) -> None:
-    runs = baskets("a-1", "a-2", "b-1")
-    answer = choose(admin, "pause", runs[:1], query="?q=a-", every=True)
-    text = admin.get(answer["Location"]).content.decode()
+    baskets("a-1", "a-2", "b-1")
+    address = choose("pause", [], query="q=a-")
+    text = admin.get(address).content.decode()
     assert "The action can currently be applied to 2 of 2 selected runs." in text
     assert f'href="{RUNS}?q=a-"' in text  # the way back keeps the filters
     form = {"token": hidden(text, "token"), "newest": hidden(text, "newest")}
     baskets("a-3")
-    admin.post(answer["Location"], form)
+    admin.post(address, form)
     finished()
     assert set(Instance.objects.paused().values_list("workflow_id", flat=True)) == {"a-1", "a-2"}
 
-    late = choose(admin, "pause", runs[:1], query="?standing=stuck", every=True)
-    nothing = admin.get(late["Location"])
-    assert nothing["Location"] == f"{RUNS}?standing=stuck"
+    nothing = admin.get(choose("pause", [], query="stuck=true"))
+    assert nothing["Location"] == f"{RUNS}?stuck=true"
     assert "None of these runs exists any more" in admin.get(nothing["Location"]).content.decode()
 
 
 def test_posted_twice_or_by_two_processes_it_is_one_job(admin: Client) -> None:
-    address = choose(admin, "terminate", baskets("a"))["Location"]
+    address = choose("terminate", baskets("a"))
     text = admin.get(address).content.decode()
     form = {"token": hidden(text, "token"), "newest": hidden(text, "newest"), "reason": "once"}
     where = {admin.post(address, form)["Location"] for _ in range(2)}
@@ -143,7 +143,7 @@ def test_posted_twice_or_by_two_processes_it_is_one_job(admin: Client) -> None:
 
 def test_a_form_does_what_it_was_made_for_and_nothing_else() -> None:
     (a, b), right = baskets("a", "b"), somebody("ann", "view_instance", "bulk_actions", "terminate_instance", "pause_instance")  # fmt: skip
-    address = choose(right, "terminate", [a])["Location"]
+    address = choose("terminate", [a])
     text = right.get(address).content.decode()
     form = {"token": hidden(text, "token"), "newest": hidden(text, "newest"), "reason": "enough"}
     for newest in ({}, {"newest": ""}, {"newest": "x"}):
@@ -152,8 +152,8 @@ def test_a_form_does_what_it_was_made_for_and_nothing_else() -> None:
     assert not BulkJob.objects.exists()
     assert right.post(address, form).status_code == 302
     for other, more in (
-        (choose(right, "terminate", [b])["Location"], {"newest": b}),
-        (choose(right, "pause", [a])["Location"], {}),
+        (choose("terminate", [b]), {"newest": b}),
+        (choose("pause", [a]), {}),
         (address, {"reason": "another one"}),
     ):
         refused = right.post(other, {**form, **more})
@@ -164,12 +164,12 @@ def test_a_form_does_what_it_was_made_for_and_nothing_else() -> None:
 
 def test_what_cannot_be_done_says_why_and_has_no_button(admin: Client) -> None:
     runs = baskets("a", "b", "c")
-    address = choose(admin, "unpause", runs)["Location"]
+    address = choose("unpause", runs)
     text = admin.get(address).content.decode()
     assert "You cannot apply this action to any of these runs now." in text
-    assert '<button type="submit" class="button' not in text
+    assert '<button type="submit" class="tx-primary' not in text
     with override_settings(TEMPORALEX={"BULK_LIMIT": 2}):
-        address = choose(admin, "terminate", runs)["Location"]
+        address = choose("terminate", runs)
         assert "more than 2 runs" in admin.get(address).content.decode()
         refused = admin.post(address, {"token": "t", "reason": "r", "newest": runs[2]})
     assert refused.status_code == 409
@@ -180,43 +180,37 @@ def test_what_cannot_be_done_says_why_and_has_no_button(admin: Client) -> None:
 
 def test_odd_addresses_and_methods(admin: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     (run,) = baskets("a")
-    assert choose(admin, "terminate", [run, "no-id"])["Location"] == RUNS
-    assert "invalid run id" in admin.get(RUNS).content.decode()
-    good = choose(admin, "terminate", [run])["Location"]
+    assert admin.get(choose("terminate", [run, "no-id"])).status_code == 404
+    good = choose("terminate", [run])
     assert "1 of 1" in admin.get(good).content.decode()
-    for odd in (
-        "",
-        "?chosen=",
-        "?chosen=%C3%A4",
-        "?chosen=AAAA",
-        "?chosen=" + "A" * 4000,
-        "?all=1&_changelist_filters=x%3D1",
-    ):
-        assert admin.get(f"{RUNS}bulk/terminate/{odd}").status_code in (400, 404), odd
-    for name in ("nothing", "skip_timer", "signal"):
-        assert admin.get(f"{RUNS}bulk/{name}/?chosen=AAAA").status_code == 404
+    for odd in ("", "&run=", "&run=%C3%A4", "&scope=all&x=1", "&scope=all&stuck=x", "&scope=all&q=%00"):
+        assert admin.get(f"{RUNS}bulk/?action=terminate{odd}").status_code in (302, 400, 404), odd
+    for name in ("nothing", "signal", ""):
+        assert admin.get(f"{RUNS}bulk/?action={name}&run={run}").status_code == 404
     assert admin.delete(good).status_code == 405
     monkeypatch.setattr(bulk, "MAX_CHOSEN", 3)
-    many = choose(admin, "terminate", baskets(*(f"m-{number}" for number in range(4))))
-    assert many["Location"] == RUNS
-    assert "Select at most 3 runs" in admin.get(RUNS).content.decode()
+    many = admin.get(choose("terminate", baskets(*(f"m-{number}" for number in range(4)))))
+    assert (many.status_code, "Select at most 3 runs" in many.content.decode()) == (400, True)
     strict = Client(enforce_csrf_checks=True)
     strict.force_login(get_user_model().objects.get(username="root"))
     assert strict.post(good, {"token": "t", "reason": "r"}).status_code == 403
     assert not BulkJob.objects.exists()
     for ref in ("x", run):
-        for page in ("change", "stop", "resume"):
-            answer = admin.post(f"{JOBS}{ref}/{page}/") if page != "change" else admin.get(f"{JOBS}{ref}/{page}/")
-            assert (answer.status_code, answer["Location"]) == (302, "/admin/")
+        for page in ("", "stop/", "resume/"):
+            answer = admin.post(f"{JOBS}{ref}/{page}") if page else admin.get(f"{JOBS}{ref}/")
+            assert answer.status_code in (302, 404)
 
 
 def test_a_job_is_stopped_and_resumed_by_its_owner(admin: Client) -> None:
     runs = baskets("a", "b")
-    ann, bob = somebody("ann", "view_instance", "bulk_actions", "terminate_instance"), somebody("bob", "bulk_actions")
-    address = confirm(ann, choose(ann, "terminate", runs)["Location"], reason="enough")["Location"]
-    stop, resume = address.replace("change", "stop"), address.replace("change", "resume")
-    assert bob.get(address).status_code == 302  # it is not his
-    assert bob.post(stop).status_code == 302
+    ann, bob = (
+        somebody("ann", "view_instance", "bulk_actions", "terminate_instance"),
+        somebody("bob", "view_instance", "bulk_actions"),
+    )
+    address = confirm(ann, choose("terminate", runs), reason="enough")["Location"]
+    stop, resume = f"{address}stop/", f"{address}resume/"
+    assert bob.get(address).status_code == 404  # it is not his
+    assert bob.post(stop).status_code == 404
     assert bob.get(JOBS).status_code == 200
     assert "Terminate" not in bob.get(JOBS).content.decode()
     assert ann.get(stop).status_code == 405
@@ -239,13 +233,14 @@ def test_who_may_not_is_told_why_and_offered_nothing() -> None:
     runs = baskets("red-1", "blue-1")
     viewer, some = somebody("red-viewer", "view_instance"), somebody("red-some", "view_instance", "bulk_actions")
     right = somebody("red-right", "view_instance", "bulk_actions", "terminate_instance")
-    assert "bulk_terminate" not in viewer.get(RUNS).content.decode()
-    address = choose(right, "terminate", runs)["Location"]
+    assert viewer.get(JOBS).status_code == 403
+    OperatorAction.objects.all().delete()
+    address = choose("terminate", runs)
     for client, wanted in ((viewer, "Can start bulk jobs"), (some, "Can terminate runs")):
         assert f"this requires the permission “{wanted}”" in client.get(address).content.decode()
         assert client.post(address, {"token": "t", "reason": "r"}).status_code == 403
     assert viewer.get(JOBS).status_code == 403
-    assert OperatorAction.objects.filter(denied=True).count() == 2
+    assert OperatorAction.objects.filter(denied=True).count() == 3
     with override_settings(TEMPORALEX={"ACCESS_POLICY": tenants.POLICY}):
         text = right.get(address).content.decode()
         assert "1 of 1" in text
@@ -264,7 +259,31 @@ def test_a_long_job_has_pages_and_costs_the_same(admin: Client, django_assert_ma
     run = BulkItem.objects.get().run_id
     BulkItem.objects.bulk_create(BulkItem(job_id=job.pk, run_id=run) for _ in range(150))
     with django_assert_max_num_queries(6):
-        text = admin.get(f"{JOBS}{job.pk}/change/?p=2").content.decode()
+        text = admin.get(f"{JOBS}{job.pk}/?p=2").content.decode()
     assert "page 2 of 2" in text
     for odd in ("?p=0", "?p=x", "?p=99", "?" + urlencode({"p": "²"})):
-        assert admin.get(f"{JOBS}{job.pk}/change/{odd}").status_code == 200
+        assert admin.get(f"{JOBS}{job.pk}/{odd}").status_code == 200
+
+
+def test_the_page_of_a_job_moves_and_the_admin_leads_to_it(admin: Client) -> None:
+    job = StartBulk("terminate", runs=baskets("a")).execute()
+    page = admin.get(f"{JOBS}{job.pk}/").content.decode()
+    (address,) = re.findall(r'data-hx-get="([^"]*)"', page)
+    address = address.replace("&amp;", "&")
+    assert admin.get(address).status_code == 204
+    finished()
+    ended = admin.get(address).content.decode()
+    assert "1 of 1 finished" in ended
+    assert "data-hx-get" not in ended  # it changes no more
+    assert "csrfmiddlewaretoken" not in ended
+    listed = admin.get(JOBS).content.decode()
+    (address,) = re.findall(r'data-hx-get="([^"]*)"', listed)
+    address = address.replace("&amp;", "&")
+    assert admin.get(address).status_code == 204
+    StartBulk("pause", runs=baskets("b")).execute()
+    assert "Pause: 1 run" in admin.get(address).content.decode()
+    assert "Pause" not in admin.get(f"{JOBS}?state=done").content.decode().partition("tx-jobs")[2]
+    old = "/admin/temporalex_django/bulkjob/"
+    assert admin.get(old)["Location"] == JOBS
+    assert admin.get(f"{old}{job.pk}/change/")["Location"] == f"{JOBS}{job.pk}/"
+    assert somebody("ann", "view_instance").get(old).status_code == 403

@@ -1,38 +1,32 @@
-"""Bulk operations in the admin: choose runs in the list, confirm the effect on a page, and start a bulk job.
+"""Bulk operations: choose runs in the list, confirm the effect on a page, and start a bulk job.
 
 The operations come from ``operations.registry.STEERING``; a new one needs no code here.
 """
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlencode
 from uuid import UUID
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin.options import IncorrectLookupParameters
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, QueryDict
-from django.template.response import TemplateResponse
-from django.urls import reverse
-from django.utils.text import format_lazy
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from temporalex_django.access import VIEW, Operation, policy
-from temporalex_django.admin.base import actor_of, refuse, shorten, user_of, view_permission_error
-from temporalex_django.admin.operator_views import OperatorActionForm, input_name, permission_error
-from temporalex_django.admin.run.action_views import RunPagesAdmin, superseded_error
+from temporalex_django.access import Operation, policy
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.run_columns import UNREAD_COLUMNS
 from temporalex_django.conf import get_settings
+from temporalex_django.console.actions import OperatorActionForm, input_name, permission_error, superseded_error
+from temporalex_django.console.base import actor_of, refuse, shorten, user_of
+from temporalex_django.console.mount import ConsoleView
+from temporalex_django.console.runs import BadParameter, RunListView, RunQuery
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import Instance
 from temporalex_django.operations.base import storage
@@ -45,8 +39,6 @@ MAX_CHOSEN = 150
 #: Largest number of runs for which the page checks if the action is possible.
 _MAX_CHECKED = 1000
 _MAX_NAMES = 5
-_KEY_BYTES = 16
-_FILTERS = "_changelist_filters"
 
 
 def can_start_bulk(user: Person) -> bool:
@@ -63,52 +55,6 @@ def bulk_permission_error() -> str:
     names = dict(Instance._meta.permissions)  # noqa: SLF001 - Django documents it
     permission_name = names[StartBulk.permission]
     return _("You may not do that: this requires the permission “%(wanted)s”.") % {"wanted": permission_name}
-
-
-def _bulk_action(action: type[OperatorRunAction[Any]]) -> Callable[..., HttpResponse | None]:
-    """Return an action that redirects to a page with the chosen runs, or the filters of the list, in its URL."""
-
-    def choose(admin: RunPagesAdmin, request: HttpRequest, runs: QuerySet[Instance]) -> HttpResponse | None:
-        query_params: dict[str, str] = {_FILTERS: request.GET.urlencode()}
-        # "All that match" is passed on as the filters: their ids would not fit into an address.
-        if request.POST.get("select_across") == "1":
-            query_params["all"] = "1"
-        else:
-            chosen = [str(pk) for pk in runs.order_by().values_list("pk", flat=True)[: MAX_CHOSEN + 1]]
-            if not 0 < len(chosen) <= MAX_CHOSEN:
-                limit_message = _("Select at most %(most)s runs, or all runs that match the filters.") % {
-                    "most": MAX_CHOSEN
-                }
-                messages.warning(request, limit_message if chosen else _no_runs_text())
-                return None
-            query_params["chosen"] = _encode_ids(chosen)
-        page = f"{admin.admin_site.name}:temporalex_django_instance_bulk"
-        return HttpResponseRedirect(f"{reverse(page, args=[action.name])}?{urlencode(query_params)}")
-
-    choose.__name__ = f"bulk_{action.name}"
-    choose.short_description = format_lazy("{label}…", label=action.label)  # type: ignore[attr-defined]
-    choose.allowed_permissions = ("bulk",)  # type: ignore[attr-defined]
-    return choose
-
-
-#: For ``InstanceAdmin.actions``.
-BULK_ACTIONS = [_bulk_action(action) for action in STEERING.values()]
-
-
-def _encode_ids(ids: Iterable[str]) -> str:
-    """Encode the 16 bytes of each id in URL-safe base64."""
-    return urlsafe_b64encode(b"".join(UUID(run_id).bytes for run_id in ids)).rstrip(b"=").decode()
-
-
-def _decode_ids(text: str) -> list[UUID]:
-    """Raise ``Http404`` for a text that ``_encode_ids`` has not made."""
-    try:
-        id_bytes = urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4))
-    except ValueError:
-        raise Http404 from None
-    if not id_bytes or len(id_bytes) % _KEY_BYTES or len(id_bytes) > MAX_CHOSEN * _KEY_BYTES:
-        raise Http404
-    return [UUID(bytes=id_bytes[offset : offset + _KEY_BYTES]) for offset in range(0, len(id_bytes), _KEY_BYTES)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +92,7 @@ class BulkEffect:
 
 
 class BulkActionForm(OperatorActionForm):
-    """The form of a bulk operation on the chosen runs in the admin.
+    """The form of a bulk operation on the chosen runs.
 
     The hidden field ``newest`` has the id of the newest run that the page showed. Runs that were started later are left
     out of the job.
@@ -179,34 +125,31 @@ class BulkActionForm(OperatorActionForm):
         return self.cleaned_data
 
 
-class BulkActionView:
+class BulkActionView(ConsoleView):
     """The page of a bulk operation: a GET shows its effect and a form, a POST starts the bulk job.
 
-    The URL names the operation and the chosen runs, or the filters of the list that select them.
+    The URL names the operation as ``action``. The runs are those with the ids ``run`` or, with ``scope=all``, all that
+    match the filters of the list in the URL.
     """
 
-    template = "admin/temporalex_django/instance/bulk.html"
+    template = "temporalex_django/console/bulk.html"
+    methods = ("GET", "HEAD", "POST")
+    section = "runs"
 
-    def __init__(self, model_admin: RunPagesAdmin) -> None:
-        self.admin = model_admin
-
-    def __call__(self, request: HttpRequest, action: str) -> HttpResponse:
-        if request.method not in ("GET", "HEAD", "POST"):
-            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
-        if not self.admin.has_view_permission(request):
-            action_name = StartBulk.name if request.method == "POST" else VIEW.action
-            refuse(request, action_name, view_permission_error())
-        action_class = STEERING.get(action)
+    def respond(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
+        action_class = STEERING.get(request.GET.get("action", ""))
         if action_class is None:
             raise Http404
-        list_request = self._list_request(request)
-        if (unknown_parameter := self.admin.find_unknown_parameter(list_request)) is not None:
-            return self.admin.unknown_parameter_page(request, unknown_parameter, list_request.GET)
+        try:
+            query = RunQuery.parse(request.GET)
+            runs = self._chosen_runs(request, query)
+        except BadParameter as exc:
+            return RunListView(self.mount).bad_parameter(request, exc)
         # A GET shows the refusal on the page; only a POST is denied and recorded in the audit log.
-        runs, refusal = self._chosen_runs(request), _bulk_action_error(action_class, user_of(request))
+        refusal = _bulk_action_error(action_class, user_of(request))
         if request.method == "POST":
             return self._handle_post(request, action_class, runs, refusal)
-        selection = action_class.selection_from(QueryDict(request.GET.get(_FILTERS, "")).dict())
+        selection = action_class.selection_from({**query.filters})
         effect = bulk_effect(action_class, runs, user_of(request), selection)
         initial: dict[str, Any] = {
             input_name(selector): selection[selector.name]
@@ -217,7 +160,7 @@ class BulkActionView:
         if effect is not None:
             initial["newest"], options = effect.newest, effect.options
         form = BulkActionForm(action=action_class, options=options, initial=initial)
-        return self.render_page(request, action_class, form, effect, refusal)
+        return self.render_effect(request, action_class, form, effect, refusal)
 
     def _handle_post(
         self, request: HttpRequest, action: type[OperatorRunAction[Any]], runs: QuerySet[Instance], refusal: str | None
@@ -245,11 +188,10 @@ class BulkActionView:
                 form.renew()
                 effect, status = bulk_effect(action, runs, user_of(request), {}), 409
             else:
-                address = reverse(f"{self.admin.admin_site.name}:temporalex_django_bulkjob_change", args=[job.pk])
-                return HttpResponseRedirect(address)
-        return self.render_page(request, action, form, effect, None, status=status)
+                return HttpResponseRedirect(self.mount.address("job", job.pk))
+        return self.render_effect(request, action, form, effect, None, status=status)
 
-    def render_page(
+    def render_effect(
         self,
         request: HttpRequest,
         action: type[OperatorRunAction[Any]],
@@ -264,18 +206,12 @@ class BulkActionView:
         ``effect`` is None in the second case. ``refusal`` says why the user may not perform ``action`` on many runs, or
         is None.
         """
-        site, filters = self.admin.admin_site, request.GET.get(_FILTERS, "")
-        back = reverse(f"{site.name}:temporalex_django_instance_changelist")
-        if filters:
-            back = f"{back}?{filters}"
+        back = self.mount.address("runs", query=RunQuery.parse(request.GET).parameters())
         if effect is None:
             messages.warning(request, _no_runs_text())
             return HttpResponseRedirect(back)
         context = {
-            **site.each_context(request),
             "title": _("%(label)s: multiple runs") % {"label": action.label},
-            "opts": self.admin.opts,
-            "media": self.admin.media,
             # Single attributes, because a template would call the class.
             "label": action.label,
             "about": action.description(),
@@ -285,26 +221,19 @@ class BulkActionView:
             "why_not": refusal or effect.why_not,
             "back": back,
         }
-        request.current_app = site.name
-        return TemplateResponse(request, self.template, context, status=status)
+        return self.render(request, context, status=status)
 
-    def _list_request(self, request: HttpRequest) -> HttpRequest:
-        """Return the request with the filters of the list that this URL has kept."""
-        list_request = copy(request)
-        list_request.GET = QueryDict(request.GET.get(_FILTERS, ""))
-        return list_request
-
-    def _chosen_runs(self, request: HttpRequest) -> QuerySet[Instance]:
+    def _chosen_runs(self, request: HttpRequest, query: RunQuery) -> QuerySet[Instance]:
         """Return the chosen runs that the user may see. Raises ``Http404`` for a malformed URL."""
-        if "all" not in request.GET:
-            return self.admin.get_queryset(request).filter(pk__in=_decode_ids(request.GET.get("chosen", "")))
-        # The change list of the admin applies the filters, so that this page means exactly the runs of the list.
+        if request.GET.get("scope") == "all":
+            return query.select(self.runs(request))
         try:
-            changelist = self.admin.get_changelist_instance(self._list_request(request))
-            queryset: QuerySet[Instance] = changelist.queryset
-        except IncorrectLookupParameters:
+            ids = [UUID(run_id) for run_id in request.GET.getlist("run")]
+        except ValueError:
             raise Http404 from None
-        return queryset
+        if len(ids) > MAX_CHOSEN:
+            raise BadParameter("run", _("Select at most %(most)s runs.") % {"most": MAX_CHOSEN})
+        return self.runs(request).filter(pk__in=ids)
 
 
 def bulk_effect(

@@ -1,0 +1,61 @@
+"""URLs of the console, for ``path("workflows/", include("temporalex_django.console.urls"))``."""
+
+from __future__ import annotations
+
+from django.urls import URLPattern, path
+from django.utils.translation import gettext_lazy as _
+
+from temporalex_django.console.bulk import BulkActionView
+from temporalex_django.console.fleet import (
+    FleetActionView,
+    FleetView,
+    RunDueView,
+    SwitchActionView,
+    SwitchListView,
+    run_due_view,
+)
+from temporalex_django.console.jobs import JobActionView, JobListView, JobView
+from temporalex_django.console.mount import NAMESPACE, Mount
+from temporalex_django.console.overview import OverviewView
+from temporalex_django.console.runs import ExportView, RunListView
+from temporalex_django.operations.bulk import ResumeBulk, StopBulk
+from temporalex_django.operations.fleet.switches import DrainWorker, SwitchOff, SwitchOn, UndrainWorker
+from temporalex_django.operations.runs.control import RunDue
+
+
+def patterns(mount: Mount) -> list[URLPattern]:
+    """Return the URL patterns of a console that is mounted at a place of the project."""
+    stop = JobActionView(mount, StopBulk, _("The job has been stopped. The remaining runs stay as they are."))
+    resume = JobActionView(mount, ResumeBulk, _("The job will continue."))
+    protect = mount.protect
+    drain = FleetActionView(
+        mount,
+        DrainWorker,
+        _("The worker will stop taking new work within a few seconds. It will finish what it is running."),
+    )
+    undrain = FleetActionView(mount, UndrainWorker, _("The worker will take new work again within a few seconds."))
+    switch_off = SwitchActionView(
+        mount, SwitchOff, _("Switched off. Workers will stop taking this work within a second.")
+    )
+    switch_on = SwitchActionView(mount, SwitchOn, _("Switched on. Waiting work will continue within a second."))
+    return [
+        path("", protect(OverviewView(mount)), name="overview"),
+        path("runs/", protect(RunListView(mount)), name="runs"),
+        path("runs/export/", protect(ExportView(mount)), name="export"),
+        path("runs/bulk/", protect(BulkActionView(mount)), name="bulk"),
+        path("workers/", protect(FleetView(mount)), name="workers"),
+        path("workers/run-due/", run_due_view(protect(RunDueView(mount, RunDue))), name="run_due"),
+        path("workers/<str:worker>/drain/", protect(drain), name="drain"),
+        path("workers/<str:worker>/undrain/", protect(undrain), name="undrain"),
+        path("switches/", protect(SwitchListView(mount)), name="switches"),
+        path("switches/off/", protect(switch_off), name="switch_off"),
+        path("switches/on/", protect(switch_on), name="switch_on"),
+        path("jobs/", protect(JobListView(mount)), name="jobs"),
+        path("jobs/<uuid:job>/", protect(JobView(mount)), name="job"),
+        path("jobs/<uuid:job>/stop/", protect(stop), name="stop_job"),
+        path("jobs/<uuid:job>/resume/", protect(resume), name="resume_job"),
+    ]
+
+
+app_name = NAMESPACE
+urlpatterns = patterns(Mount())

@@ -1,0 +1,165 @@
+"""The overview of a project: seven numbers, and what is wrong."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from django.db.models import Count, QuerySet, Value
+from django.utils import timezone
+
+from temporalex_django.access import is_unfiltered, policy, runs_or_all, schedules_for
+from temporalex_django.authoring import workflow as workflows
+from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.models import Instance, Schedule, Status
+from temporalex_django.operations.base import storage
+from temporalex_django.operations.fleet.stats import LiveWorkers
+from temporalex_django.operations.read import run_filters
+from temporalex_django.operations.read.project_state import MAX_COUNTED_RUNS, load_project_and_workers, open_runs
+from temporalex_django.operations.schedules.operations import VIEW_SCHEDULE
+from temporalex_django.present.diagnosis import diagnose
+from temporalex_django.present.project_view import ProjectView
+from temporalex_django.present.view_models import Diagnosis
+
+#: Runs and tasks are counted up to this number.
+MAX_COUNT: Final = 1_000
+#: Failed runs that are counted, the newest ones.
+_MAX_FAILED = 5_000
+_MAX_PROBLEMS = 20
+_PERIOD, _BAR = timedelta(hours=24), timedelta(minutes=30)
+#: Permissions that the findings need besides that to see runs, by the beginning of their codes.
+_PERMISSIONS = {
+    "few_workers": f"{APP}.view_worker",
+    "clock": f"{APP}.view_worker",
+    "off": f"{APP}.view_switchedoff",
+    "schedule_": VIEW_SCHEDULE.permission,
+    "failed_task": f"{APP}.view_enqueuedtask",
+    "dead_letters": f"{APP}.view_outbox",
+    "outbox_late": f"{APP}.view_outbox",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """The overview of a project at the time ``at``, with the runs, workers and schedules that its reader sees.
+
+    - ``open``: the number of open runs, counted up to 10,000; ``stuck`` and the numbers of human tasks, up to 1,000.
+    - ``failed``: the number of runs that failed in the last 24 hours; ``failed_bars`` has 48 numbers, one for each half
+      of an hour, the oldest first.
+    - ``open_tasks`` and ``overdue_tasks``: the numbers of human tasks that wait for a decision, and of those that are
+      past their due time.
+    - ``longest_wait``: for how many seconds the oldest run or activity has waited for a worker.
+    - ``workers`` and ``lost_workers``: the numbers of workers that are alive and take work, and of those that were
+      declared dead in the last 24 hours.
+    - ``schedules``: the number of schedules that do not run as planned.
+    - ``problems``: the worst findings, at most twenty; ``more_problems`` is the number of the others.
+    - ``is_empty``: True if the reader sees no run at all.
+
+    Numbers that the reader may not see are None.
+    """
+
+    at: datetime
+    open: int
+    stuck: int
+    failed: int
+    failed_bars: Sequence[int]
+    open_tasks: int
+    overdue_tasks: int
+    longest_wait: float
+    workers: int | None
+    lost_workers: int | None
+    schedules: int | None
+    problems: Sequence[Diagnosis] = field(default=())
+    more_problems: int = 0
+    is_empty: bool = False
+
+
+def load_overview(user: Person, runs: QuerySet[Instance] | None) -> Overview:
+    """Return the overview for a user, with ``runs``; None means all runs. About twenty reads, and no lock."""
+    alias, permits = storage().alias, policy().permits
+    schedules = schedules_for(user, alias=alias) if policy().allows(user, VIEW_SCHEDULE) else Schedule.objects.none()
+    # The open runs are counted below, together with those that need attention.
+    project, live = load_project_and_workers(alias, runs, schedules, classes=len(workflows.registry), open_count=0)
+    now = project.at or timezone.now()
+    counts = _count_runs(alias, runs, live)
+    project = replace(project, open_count=counts.get("open", 0))
+    findings = [finding for finding in diagnose(project, now=now) if _is_shown(finding, user)]
+    # The sort is stable: causes still come before their effects.
+    findings.sort(key=lambda finding: finding.severity != "error")
+    failed_at = _failure_times(alias, runs, now=now)
+    sees_workers = permits(user, f"{APP}.view_worker")
+    all_runs = runs_or_all(runs, alias=alias)
+    return Overview(
+        at=now,
+        open=project.open_count,
+        stuck=counts.get("stuck", 0),
+        failed=len(failed_at),
+        failed_bars=_bars(failed_at, now=now),
+        open_tasks=project.open_tasks,
+        overdue_tasks=project.late_tasks,
+        longest_wait=_longest_wait(project, now),
+        workers=len(project.active_workers) if sees_workers else None,
+        lost_workers=len(project.lost_workers) if sees_workers else None,
+        schedules=len({problem.schedule for problem in project.schedule_problems})
+        if policy().allows(user, VIEW_SCHEDULE)
+        else None,
+        problems=findings[:_MAX_PROBLEMS],
+        more_problems=max(0, len(findings) - _MAX_PROBLEMS),
+        is_empty=not project.open_count and not failed_at and not all_runs.order_by().exists(),
+    )
+
+
+def scope_of(user: Person, runs: QuerySet[Instance] | None) -> tuple[Any, ...]:
+    """Return a value that is equal for users who see the same overview. ``runs`` are those that the user sees."""
+    sees_schedules = policy().allows(user, VIEW_SCHEDULE)
+    schedules = schedules_for(user, alias=storage().alias) if sees_schedules else None
+    sees_all = runs is None and (schedules is None or is_unfiltered(schedules))
+    permissions = sorted({permission for permission in (*_PERMISSIONS.values(), f"{APP}.view_worker") if permission})
+    return (
+        None if sees_all else getattr(user, "pk", None),
+        sees_schedules,
+        *(policy().permits(user, name) for name in permissions),
+    )
+
+
+def _is_shown(finding: Diagnosis, user: Person) -> bool:
+    if finding.severity == "note":
+        return False
+    permissions = [permission for code, permission in _PERMISSIONS.items() if finding.code.startswith(code)]
+    return all(permission is None or policy().permits(user, permission) for permission in permissions)
+
+
+def _count_runs(alias: str, runs: QuerySet[Instance] | None, live: LiveWorkers) -> dict[str, int]:
+    """Return the numbers of open runs and of those that need attention, each up to a bound. One read."""
+    current = open_runs(alias, runs).order_by()
+    stored = Instance.objects.using(alias).order_by()
+    bounded = {
+        "open": current.values("pk")[:MAX_COUNTED_RUNS],
+        "stuck": run_filters.stuck_runs(current, live=live).order_by().values("pk")[: MAX_COUNT + 1],
+    }
+    first, second = (
+        stored.filter(pk__in=ids).annotate(group=Value(name)).values("group").annotate(number=Count("pk"))
+        for name, ids in bounded.items()
+    )
+    return dict(first.values_list("group", "number").union(second.values_list("group", "number"), all=True).order_by())
+
+
+def _failure_times(alias: str, runs: QuerySet[Instance] | None, *, now: datetime) -> list[datetime]:
+    """Return when runs failed in the last 24 hours, of the newest failed ones. One read."""
+    failed_runs = runs_or_all(runs, alias=alias).filter(ended=Status.FAILED).order_by("-id")
+    # The newest ids come from an index of failed runs; times are compared only for those.
+    newest = failed_runs.values_list("closed_at", flat=True)[:_MAX_FAILED]
+    return [closed_at for closed_at in newest if closed_at is not None and closed_at >= now - _PERIOD]
+
+
+def _bars(times: Sequence[datetime], *, now: datetime) -> list[int]:
+    counts = Counter(int((now - at) / _BAR) for at in times)
+    return [counts[number] for number in reversed(range(_PERIOD // _BAR))]
+
+
+def _longest_wait(project: ProjectView, now: datetime) -> float:
+    waits = [due.oldest for due in project.due_runs] + [task.since for task in project.unclaimed_activities]
+    return max((now - min(waits)).total_seconds(), 0.0) if waits else 0.0

@@ -1,0 +1,162 @@
+"""The overview of the console: seven numbers, what is wrong, and the action that helps."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission
+from django.db import connection
+from django.test import Client, override_settings
+
+from temporalex_django.console import live
+from temporalex_django.models import OperatorAction
+from tests.support import tenants
+from tests.support.broken_runs import broken_fleet
+from tests.support.client_flows import Basket
+
+pytestmark = pytest.mark.django_db
+
+CONSOLE = "/admin/temporalex_django/instance/console/"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_kept() -> None:
+    live._values.clear()
+
+
+@pytest.fixture
+def admin(client: Client) -> Client:
+    client.force_login(get_user_model().objects.create_superuser("root"))
+    return client
+
+
+def somebody(name: str, *codes: str, staff: bool = True) -> Client:
+    user = get_user_model().objects.create_user(name, is_staff=staff)
+    user.user_permissions.set(Permission.objects.filter(codename__in=codes))
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def tiles(text: str) -> dict[str, str]:
+    found = re.findall(r'tx-tile-value">([^<]*)</span> <span class="tx-tile-label">([^<]*)<', text)
+    return {label: value for value, label in found}
+
+
+def test_numbers_and_problems_lead_to_what_they_count(admin: Client) -> None:
+    broken_fleet()
+
+    text = admin.get(CONSOLE).content.decode()
+
+    assert tiles(text) == {
+        "Open runs": "6",
+        "Need attention": "1",
+        "Failed in 24 h": "1",
+        "Tasks to decide": "1",
+        "Longest wait for a worker": "–",
+        "Workers alive": "0",
+        "Schedules in trouble": "0",
+    }
+    assert "1 overdue" in text
+    assert 'aria-label="1 failed in the last hour, 1 in 24 hours"' in text
+    assert "3 activities of test.PurchaseInTheConsole: console.pay: ConnectionError" in text
+    assert "Retry all 3…" in text
+    assert "Try it again…" in text
+    assert "See the run<" in text
+    for address in re.findall(r'href="([^"]*)"', text):
+        followed = admin.get(address.replace("&amp;", "&"))
+        assert followed.status_code in (200, 302) or "/static/" in address or "#" in address, address
+    # Errors come first.
+    severities = re.findall(r'<tr class="tx-is-(\w+)"', text)
+    assert severities == sorted(severities)
+
+
+def test_an_empty_project_teaches_the_first_start(admin: Client) -> None:
+    text = admin.get(CONSOLE).content.decode()
+
+    assert "No run has been started yet" in text
+    assert "manage.py temporalex worker" in text
+
+
+def test_the_problems_with_one_cause_are_retried_in_three_clicks(admin: Client) -> None:
+    broken_fleet()
+    text = admin.get(CONSOLE).content.decode()
+    address = re.search(r'href="([^"]*action=retry_activity[^"]*)"', text)
+    assert address is not None
+    page = admin.get(address[1].replace("&amp;", "&")).content.decode()
+
+    assert "The action can currently be applied to 3 activities in 3 of 3 selected runs." in page
+
+
+def test_everybody_sees_their_own(client: Client) -> None:
+    broken_fleet()
+    viewer = somebody("red-viewer", "view_instance")
+    nobody = somebody("nobody")
+
+    with override_settings(TEMPORALEX={"ACCESS_POLICY": tenants.POLICY}):
+        text = viewer.get(CONSOLE).content.decode()
+    assert tiles(text)["Open runs"] == "5"
+    assert "blue" not in text
+    assert "TypeError" not in text
+    assert "Workers alive" not in tiles(text)
+    assert "Schedules in trouble" not in tiles(text)
+    assert nobody.get(CONSOLE).status_code == 403
+    assert OperatorAction.objects.get(denied=True).action == "view"
+    assert client.get(CONSOLE).status_code == 302
+
+
+def test_it_takes_few_statements(admin: Client, django_assert_max_num_queries: Any) -> None:
+    broken_fleet()
+    # PostgreSQL is asked for its time as well.
+    with django_assert_max_num_queries(24 + (connection.vendor == "postgresql")):
+        admin.get(CONSOLE)
+
+
+def test_without_the_admin_it_is_mounted_alone() -> None:
+    broken_fleet()
+    viewer = somebody("ann", "view_instance", staff=False)
+
+    text = viewer.get("/workflows/").content.decode()
+
+    assert tiles(text)["Open runs"] == "6"
+    assert "/admin/" not in text
+    assert Client().get("/workflows/")["Location"] == "/accounts/login/?next=/workflows/"
+    assert viewer.get("/workflows/runs/").status_code == 200
+
+
+def test_an_unchanged_poll_costs_nothing_and_a_changed_one_is_sent(
+    admin: Client, django_assert_max_num_queries: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken_fleet()
+    page = admin.get(CONSOLE).content.decode()
+    (address,) = re.findall(r'data-hx-get="([^"]*)"', page)
+    address = address.replace("&amp;", "&")
+    with django_assert_max_num_queries(2):  # the session and the user
+        assert admin.get(address).status_code == 204
+    Basket.handle("red-basket").terminate()
+    assert admin.get(address).status_code == 204  # it is kept for five seconds
+    monkeypatch.setattr(live, "KEPT_SECONDS", 0.0)
+    answer = admin.get(address)
+    assert answer.status_code == 200
+    assert tiles(answer.content.decode())["Open runs"] == "5"
+    assert "<html" not in answer.content.decode()
+
+
+def test_rest_answers_the_same(admin: Client) -> None:
+    broken_fleet()
+    text = admin.get(CONSOLE).content.decode()
+    found = admin.get("/api/overview/").json()
+
+    assert (found["open"], found["stuck"], found["failed"], found["overdue_tasks"]) == (6, 1, 1, 1)
+    assert sum(found["failed_bars"]) == 1
+    assert len(found["failed_bars"]) == 48
+    assert [problem["severity"] for problem in found["problems"]] == re.findall(r'<tr class="tx-is-(\w+)"', text)
+    assert {problem["code"] for problem in found["problems"]} >= {"blocked", "failed", "failing", "no_worker"}
+    viewer = somebody("red-viewer", "view_instance")
+    with override_settings(TEMPORALEX={"ACCESS_POLICY": tenants.POLICY}):
+        found = viewer.get("/api/overview/").json()
+    assert (found["open"], found["failed"], found["workers"], found["schedules"]) == (5, 0, None, None)
+    assert "blue" not in str(found)

@@ -109,7 +109,8 @@ def test_a_handle_of_a_chain_stays_with_it() -> None:
     second = Ringing.start(id="door")
 
     assert WorkflowHandle("door", chain_id=first.chain_id).status == "completed"
-    assert WorkflowHandle("door", chain_id=second.chain_id).status == "pending"
+    # The worker of a cluster may have begun it by now.
+    assert WorkflowHandle("door", chain_id=second.chain_id).status in ("pending", "waiting")
 
 
 def test_a_dispatcher_gives_the_handle_of_its_own_run() -> None:

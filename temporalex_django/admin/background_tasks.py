@@ -25,7 +25,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from temporalex_django.access import VIEW_PAYLOAD, Operation, policy, runs_for, tasks_for
+from temporalex_django.access import VIEW, VIEW_PAYLOAD, Operation, policy, runs_for, tasks_for
 from temporalex_django.admin.base import AdminMount, M, ReadOnlyAdmin
 from temporalex_django.admin.filters import BackendFilter, TaskQueueFilter, TaskStatusFilter
 from temporalex_django.authoring.authorization import APP
@@ -472,7 +472,7 @@ class EnqueuedTaskAdmin(_BackgroundTaskAdmin[EnqueuedTask]):
         row = find_task_row(task_id, user_of(request))
         if row is None:
             if not self.has_view_permission(request):
-                raise PermissionDenied
+                refuse(request, VIEW.action, gettext("You may not view background tasks."))
             return self._get_obj_does_not_exist_redirect(request, self.opts, str(task_id))  # type: ignore[attr-defined,no-any-return]
         return self.admin_site.get_model_admin(type(row)).change_view(request, str(row.pk))
 

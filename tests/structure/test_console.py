@@ -19,7 +19,7 @@ MOST_LINES = 100
 
 def test_htmx_is_the_file_that_was_published() -> None:
     assert {path.name: sha256(path.read_bytes()).hexdigest() for path in STATIC.glob("htmx*.js")} == HTMX
-    assert "Zero-Clause BSD" in (STATIC / "htmx-4.0.1.LICENSE.txt").read_text(encoding="utf-8")
+    assert "Zero-Clause BSD" in (STATIC / "htmx-4.0.1.LICENSE").read_text(encoding="utf-8")
 
 
 def test_the_script_of_the_console_is_short_and_evaluates_nothing() -> None:

@@ -37,7 +37,7 @@ from temporalex_django.workers.loop import run_until_idle
 from tests.support.cluster_worker import running_worker
 from tests.support.waiting import wait_for
 
-FOLDERS: Final = ("admin", "client", "human_tasks", "management", "operations", "rest")
+FOLDERS: Final = ("admin", "client", "console", "human_tasks", "management", "operations", "rest")
 #: Files that run on both backends in the lanes. ``make test-all`` has a part of its own with all files.
 SAMPLE: Final = frozenset({"human_tasks/test_rest.py", "rest/test_idempotency.py"})
 #: The closed list of reasons. Tests with one that begins with "tables" look into the tables, or into workers of theirs.

@@ -212,9 +212,7 @@ class MirroredRun(TemporalRun):
         if act.HasField("timestamp"):
             self._now = act.timestamp.ToDatetime(UTC)
         self._drop_foreign_signals(act)
-        self._signals += sum(job.HasField("signal_workflow") for job in act.jobs)
-        if self._signals >= MANY_SIGNALS and "limits" in getattr(self, "_facts", {}):
-            act.continue_as_new_suggested = True
+        self._count_signals(act)
         is_query = _is_query(act)
         if not is_query:
             self._last_task = act.history_length
@@ -237,6 +235,12 @@ class MirroredRun(TemporalRun):
             super().report_failure(exc)
             completion.failed.CopyFrom(task_failure(exc, message=error_line(exc)))  # a database quotes rows
         return completion
+
+    def _count_signals(self, act: WorkflowActivation) -> None:
+        """Suggest continue-as-new to a run that has received many signals; the server does not count them in time."""
+        self._signals += sum(job.HasField("signal_workflow") for job in act.jobs)
+        if self._signals >= MANY_SIGNALS and "limits" in getattr(self, "_facts", {}):
+            act.continue_as_new_suggested = True
 
     def _pin(self, completion: WorkflowActivationCompletion) -> None:
         """Keep a run of a pinned class on the build of this worker."""

@@ -12,10 +12,8 @@ The permissions that it takes come first; then what does it, with what stands ab
 (``run=``, a key of ``matrix.RUNS``) and whether it is about one run at all (``of_run=False``). Each row is tried by
 five: anonymous, without a permission, who may look at runs only, with the permissions of the row alone, and of another
 tenant with all permissions there are. Who may not is refused in the way of the face, and nothing has changed; to the
-other tenant a run is not found (404, not 403).
-
-``make test`` tries all five for code. For the others it does so with the first row of each kind of permission, and has
-somebody without a permission try each row: faces ask the class of an operation (``structure/test_operations.py``).
+other tenant a run is not found (404, not 403). ``make test`` tries all five for code. For the others it does so with
+the first row of each kind of permission, and has somebody without a permission try each row.
 """
 
 from __future__ import annotations

@@ -166,6 +166,9 @@ if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
     TEMPORALEX["METRICS"] = ["prometheus"]
 TEMPORALEX["METRICS_TOKEN"] = sha256(f"metrics:{SECRET_KEY}".encode()).hexdigest()
 
+# Background tasks run on the same workers as the workflows.
+TASKS = {"default": {"BACKEND": "temporalex_django.tasks.DurableBackend"}}
+
 # With the address of a Temporal cluster, new runs live there, except those of classes that name the tables.
 if cluster := os.environ.get("SHOP_CLUSTER"):
     TEMPORALEX |= {"BACKEND": "temporal", "CLUSTER": {"ADDRESS": cluster, "PREFIX": "shop:"}}

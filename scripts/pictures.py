@@ -170,6 +170,7 @@ def take_pictures(wide: Photographer, narrow: Photographer) -> None:
         shop.open(f"{CONSOLE}runs/")
         shop.take(f"console-runs-{width}", down_to=".tx-runs" if width == "wide" else "")
     pause(wide)
+    announce(wide)
 
 
 def take_cluster_pictures(shop: Photographer) -> None:
@@ -301,6 +302,20 @@ def pause(shop: Photographer) -> None:
     shop.page.get_by_role("button", name="Pause").click()
     wait_for(lambda: shop.page.reload() is not None and "4 of 4 finished" in shop.page.inner_text("#tx-main"))
     shop.take("console-bulk-wide", down_to=".tx-console")
+
+
+def announce(shop: Photographer) -> None:
+    """Take the picture of tasks that failed with one cause: mails to customers who have closed their accounts."""
+    customers = ("demo", *(f"customer-{number}" for number in range(1, 9)))
+    program = (
+        "from example_project.shop.tasks import announce_price\n"
+        f"for customer in {customers}: announce_price.enqueue('1000236', customer)"
+    )
+    command = (sys.executable, "manage.py", "shell", "-v", "0", "-c", program)
+    subprocess.run(command, cwd=ROOT, env=shop.demo.env, check=True)
+    wait_for(lambda: len(shop.get("tasks/?status=FAILED")["results"]) == len(customers) - 1)
+    shop.open("/admin/temporalex_django/endedtask/")
+    shop.take("admin-background-tasks-wide")
 
 
 def main() -> None:

@@ -19,6 +19,7 @@ from example_project.shop.models import (
     Stock,
     StockMovement,
 )
+from example_project.shop.tasks import announce_price
 
 if TYPE_CHECKING:
     # Generic in the stubs only.
@@ -34,6 +35,14 @@ class ProductAdmin(ModelAdmin):
     list_display = ("id", "name", "department", "category", "package_size", "price")
     search_fields = ("id", "kind", "category")
     list_filter = ("department",)
+    actions = ("announce_prices",)
+
+    @admin.action(description="Announce the price to all customers", permissions=["change"])
+    def announce_prices(self, request: HttpRequest, queryset: QuerySet[Product]) -> None:
+        """Enqueue a mail for each customer and product. A worker sends them."""
+        customers = Cart.objects.order_by("user__username").values_list("user__username", flat=True).distinct()
+        tasks = [announce_price.enqueue(product.pk, customer) for product in queryset for customer in customers]
+        self.message_user(request, f"{len(tasks)} mails will be sent.")
 
 
 @admin.register(Stock)

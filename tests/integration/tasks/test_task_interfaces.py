@@ -288,7 +288,7 @@ def test_a_group_is_retried_with_one_preview_and_one_confirmation() -> None:
     form = {"reason": "fixed", "token": preview.context["token"]}
     answer = client.post(group["address"], form)
     job = BulkJob.objects.get()
-    assert (answer.url, job.total) == (reverse("admin:temporalex_django_bulkjob_change", args=[job.pk]), 12)
+    assert (answer.url, job.total) == (reverse("admin:temporalex_console:job", args=[job.pk]), 12)
     client.post(group["address"], form)
     assert BulkJob.objects.count() == 1
 

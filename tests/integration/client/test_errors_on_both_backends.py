@@ -312,6 +312,8 @@ NOT_OF_HANDLES = {
     "retry_later": "an activity raises it",
     "schedule_invalid": "schedules are rows on both backends",
     "schedule_not_found": "schedules are rows on both backends",
+    "task_cancelled": "code of a background task gets it",
+    "task_not_found": "background tasks are rows on both backends",
     "unexpected": "code of a run raises it",
     "unknown_workflow": "a process that lacks the class raises it",
     "worker_not_found": "operations on workers raise it",

@@ -148,8 +148,8 @@ def test_signals_that_a_loop_of_waits_finds_take_several_activations_too(
 ) -> None:
     monkeypatch.setattr(loop.engine, "_deadlock_timeout", 0.2)
     loop.storage.inbox_page = 10_000
-    busy = start("Counting", {"spins": spins(1), "ticks": 300})
-    send_ticks(busy, range(300))
+    busy = start("Counting", {"spins": spins(1), "ticks": 900})
+    send_ticks(busy, range(900))
     polls_until(loop, lambda: not left(busy))
     send(busy, "go")
     neighbour = start("Tally")
@@ -161,7 +161,7 @@ def test_signals_that_a_loop_of_waits_finds_take_several_activations_too(
     if not kept:  # another worker takes it, in the middle
         loop.engine.cache.take(busy.run_id)
     polls_until(loop, lambda: not instance(busy).is_open, most=2_000)
-    assert instance(busy).closing_value == {"result": list(range(300))}
+    assert instance(busy).closing_value == {"result": list(range(900))}
     assert instance(busy).blocked is None
     replays(busy)
 

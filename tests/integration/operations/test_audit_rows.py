@@ -88,6 +88,10 @@ def test_every_operation_is_listed():
         "sync",  # see test_mirror
         "switch_off",  # see test_switches
         "switch_on",
+        "retry_task",  # see tasks/test_task_operations.py
+        "cancel_task",
+        "run_task_now",
+        "requeue",
         *schedule_matrix.OPERATIONS,  # see test_schedules
     }  # see test_graphs_on_the_database, test_versions, test_resets
 

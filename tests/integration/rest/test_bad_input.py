@@ -41,7 +41,11 @@ WRONG: tuple[tuple[type, Any], ...] = (
     (serializers.DictField, 5),
 )  # fmt: skip
 #: The problem of what is not there, by what the address names.
-NOT_FOUND = {"task": "human_task_not_found", "schedule": "schedule_not_found"}
+NOT_FOUND = {
+    "human-tasks/<": "human_task_not_found",
+    "tasks/<": "task_not_found",
+    "schedules/<": "schedule_not_found",
+}
 #: What a run that is closed does not take.
 MESSAGES = ("signal", "update", "resume")
 
@@ -189,7 +193,7 @@ def test_who_is_elsewhere_or_forged(name: str) -> None:
     other = APIClient(raise_request_exception=False)
     other.force_authenticate(asked.row.user("other tenant"))
     if "<" in asked.route and not asked.row.of_all:
-        what = next((code for part, code in NOT_FOUND.items() if part in asked.at), "workflow_not_found")
+        what = next((code for part, code in NOT_FOUND.items() if part in asked.route), "workflow_not_found")
         there = asked.refused(asked.send(api=other), 404, what)["detail"]
         absent = {"id": "nobody", "job": uuid.uuid4(), "task": uuid.uuid4(), "schedule": "nobody"}
         nobody = filled(asked.route, {**asked.at, **absent})
@@ -223,7 +227,7 @@ def test_who_is_late(name: str) -> None:
         assert "already closed" in asked.refused(asked.send(), 409, "workflow_closed")["detail"]
     elif asked.contract.operation in MESSAGES:
         asked.refused(asked.send(), 409, "workflow_closed")
-    elif "task" in asked.at:
+    elif "human-tasks/<" in asked.route:
         asked.refused(asked.send(), 409, "human_task_closed")
     else:
         assert asked.send().status_code < 400

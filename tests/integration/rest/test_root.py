@@ -21,8 +21,9 @@ def somebody() -> APIClient:
 def test_the_root_lists_the_resources_at_addresses_that_answer(somebody: APIClient) -> None:
     found: dict[str, Any] = somebody.get("/api/").json()
     assert set(found) == {
-        *("instances", "human_tasks", "bulk", "schedules", "types", "workers", "queues", "switches", "outbox", "openapi"),
-    }  # fmt: skip
+        *("instances", "human_tasks", "bulk", "schedules", "tasks", "types", "workers", "queues", "switches", "outbox"),
+        "openapi",
+    }
     for name, address in found.items():
         assert address == f"http://testserver/api/{name.replace('_', '-')}/"
         assert somebody.get(address).status_code == 200

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -50,12 +50,17 @@ logger = logging.getLogger("temporalex_django.operations")
 
 #: Errors for which this process cannot compute the slots of a schedule, or read its input.
 _POSTPONING = (ScheduleInvalid, PayloadError, KeyMissing)
+#: Conditions of the partial index of schedules with a slot that waits for its turn.
+_WITH_WAITING_SLOT: Mapping[str, Any] = {"waiting__gt": 0, "paused_at": None, "gone_since": None, "error": ""}
 
 
 def has_due(alias: str) -> bool:
     """Return True if a schedule of the database has something to do, so that a worker should call ``fire_due``."""
-    by_time, by_run = _due_schedules(host().storage(alias))
-    return by_time.values("pk").union(by_run.values("pk"), all=True).exists()
+    storage = host().storage(alias)
+    schedules = Schedule.objects.using(alias)
+    # Almost always there are none, and this takes a third of the time of the whole question.
+    candidates = schedules.filter(next_at__lte=_present(storage)), schedules.filter(**_WITH_WAITING_SLOT)
+    return _any(candidates) and _any(_due_schedules(storage))
 
 
 def has_schedules(storage: DjangoStorage) -> bool:
@@ -93,7 +98,7 @@ def _due_schedules(storage: DjangoStorage) -> tuple[QuerySet[Schedule], QuerySet
 
     A schedule whose class or function this process lacks is left to other workers for a minute.
     """
-    now: Any = Now() if storage.clock is None else Value(storage.now())
+    now = _present(storage)
     names = [name for name, _ in workflows.named_classes()]
     has_code = Q(workflow__in=["", *names], arguments_function__in=["", *ARGUMENTS.names()])
     has_code &= ~Q(task__in=[*missing_tasks])
@@ -108,10 +113,17 @@ def _due_schedules(storage: DjangoStorage) -> tuple[QuerySet[Schedule], QuerySet
         decided_at__lte=now - timedelta(seconds=policy.SCHEDULE_CODE_WAIT),
     )
     can_start = ~Exists(open_runs) | Q(overlap=Schedule.OverlapPolicy.ALLOW_ALL)
-    by_run = schedules.filter(
-        has_code | Exists(waits_long), can_start, waiting__gt=0, paused_at=None, gone_since=None, error=""
-    )
+    by_run = schedules.filter(has_code | Exists(waits_long), can_start, **_WITH_WAITING_SLOT)
     return schedules.filter(has_code | is_overdue, next_at__lte=now), by_run
+
+
+def _present(storage: DjangoStorage) -> Any:
+    return Now() if storage.clock is None else Value(storage.now())
+
+
+def _any(querysets: tuple[QuerySet[Schedule], QuerySet[Schedule]]) -> bool:
+    first, second = (queryset.values("pk") for queryset in querysets)
+    return bool(first.union(second, all=True).exists())
 
 
 def fire_schedules(keys: Sequence[int], storage: DjangoStorage) -> bool:

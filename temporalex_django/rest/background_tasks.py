@@ -36,10 +36,9 @@ from temporalex_django.operations.read.background_tasks import (
     list_tasks,
 )
 from temporalex_django.rest import serializers
-from temporalex_django.rest.contract import Contract, Parameter, with_contract
+from temporalex_django.rest.base import Contract, IdempotentViewSet, Parameter, with_contract, with_idempotency_key
 from temporalex_django.rest.contracts import PAGES
 from temporalex_django.rest.lists import NewestFirstPagination
-from temporalex_django.rest.preconditions import IdempotentViewSet, with_idempotency_key
 from temporalex_django.rest.serializers import RecordOut
 
 _FILTERS = (

@@ -1,4 +1,6 @@
-"""The base class of all view sets: JSON in and out, the errors of this package, and little of the project's own.
+"""The base class of all view sets, the contracts of their methods, and requests that are sent again.
+
+Requests and responses are JSON, with the errors of this package, and with little of the project's own.
 
 Two settings of the project count: its authentication, and the throttle rates that it gives to the scopes of this
 package. Its throttles, filters, pagination, versioning, renderers and exception handler apply to its own views only.
@@ -6,15 +8,23 @@ package. Its throttles, filters, pagination, versioning, renderers and exception
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, cast
 from urllib.parse import urlencode
+from uuid import UUID
 
-from django.http import HttpRequest
+from django.http import HttpRequest, QueryDict
+from rest_framework import serializers as drf_serializers
 from rest_framework import viewsets
 from rest_framework.authentication import SessionAuthentication
-from rest_framework.exceptions import ValidationError
+from rest_framework.exceptions import ParseError, ValidationError
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.parsers import BaseParser
 from rest_framework.renderers import BaseRenderer, JSONRenderer
@@ -22,25 +32,116 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.reverse import reverse
 from rest_framework.status import is_success
+from rest_framework.utils.encoders import JSONEncoder
 from rest_framework.views import APIView
 
-from temporalex_django.access import redactor_for
-from temporalex_django.authoring.authorization import Person, sender_key
+from temporalex_django.access import Operation, redactor_for
+from temporalex_django.authoring.authorization import APP, Person, sender_key
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.contrib.request_id import request_id
+from temporalex_django.core.names import check_message_id, quoted
+from temporalex_django.errors import IdempotencyKeyReused, MessageIdTaken
+from temporalex_django.forms.run_filters import RunFilter
 from temporalex_django.models import Instance
 from temporalex_django.operations import audit
 from temporalex_django.operations.audit import client_address
 from temporalex_django.operations.base import Actor
+from temporalex_django.operations.idempotency import DuplicateRequest, IdempotentRequest, RunVersion
 from temporalex_django.rest import serializers
-from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, reject_unknown
 from temporalex_django.rest.lists import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS, NewestFirstPagination
 from temporalex_django.rest.requests import BoundedJSONParser, InstancePermission, ScopeThrottle, problem_handler
 
 if TYPE_CHECKING:
     Base = APIView
+    SerializerType = type[drf_serializers.Serializer[Any]]
 else:
     Base = ABC
+    SerializerType = type
+
+
+# --- contracts --------------------------------------------------------------------------------------------------------
+#
+# Each declares, in one place, what a method of a route accepts and what it answers. Permissions, checks of parameters
+# and the OpenAPI description are derived from it.
+
+#: Header by which a request that is sent again is recognized.
+IDEMPOTENCY_KEY = "Idempotency-Key"
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+Method = Callable[..., Response]
+Scope = Literal["read", "start", "message", "act"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """The declaration of a query parameter that a REST method accepts: its name, type and help text."""
+
+    name: str
+    kind: Literal["string", "integer", "number", "boolean", "date-time"] = "string"
+    help: str = ""
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """The contract of one method of one route.
+
+    - ``operation``: the name of the operation about which the access policy is asked.
+    - ``permission``: the code name of the permission that it needs. If empty, every user who is logged in may call it,
+      and gets only what belongs to them.
+    - ``summary``: one line about it, for the OpenAPI description.
+    - ``scope``: the throttle scope that counts it.
+    - ``query`` and ``body``: the parameters, and the serializer of the body or None.
+    - ``answers``: the serializer of the response for each status; None means no body.
+    - ``several``: True if the response with status 200 is a page of such objects.
+    - ``keyed``: True if it accepts the header ``Idempotency-Key``.
+    - ``matched``: True if it accepts the header ``If-Match``.
+    """
+
+    operation: str
+    permission: str
+    summary: str
+    scope: Scope = "read"
+    query: tuple[Parameter, ...] = ()
+    body: SerializerType | None = None
+    answers: Mapping[int, SerializerType | None] = field(default_factory=dict)
+    several: bool = False
+    keyed: bool = False
+    matched: bool = False
+
+    def permission_request(self, message: str | None) -> Operation:
+        permission = f"{APP}.{self.permission}" if self.permission else None
+        return Operation(action=self.operation, permission=permission, message=message)
+
+
+def with_contract(contract: Contract) -> Callable[[F], F]:
+    """Return a decorator that sets ``contract`` on a method of a view set.
+
+    The contract declares the permission, parameters, body and responses of the method.
+    """
+
+    def decorate(method: F) -> F:
+        method.contract = contract  # type: ignore[attr-defined] # read by views and by OpenAPI
+        return method
+
+    return decorate
+
+
+def reject_unknown(parameters: QueryDict, names: Iterable[str]) -> None:
+    """Raise ``ValidationError`` for a query parameter that is not in ``names``, is given twice, or has no value."""
+    # A misspelt filter that is ignored would list, or change, more runs than the client meant.
+    allowed = [*dict.fromkeys(names)]
+    for name, values in parameters.lists():
+        if name not in allowed:
+            hint = f"This address accepts {', '.join(allowed)}." if allowed else "This address has no parameters."
+            raise ValidationError({"unknown": [f"There is no parameter {quoted(name)}. {hint}"]})
+        if len(values) != 1:
+            raise ValidationError({name: ["Give this parameter only once."]})
+        if not values[0]:
+            raise ValidationError({name: ["Enter a value, or leave the parameter out."]})
+
+
+# --- view sets --------------------------------------------------------------------------------------------------------
 
 
 class AuditedViewMixin(Base):
@@ -145,6 +246,8 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
     # None and () replace the defaults of the project's ``REST_FRAMEWORK`` settings, which DRF would use otherwise.
     filter_backends = ()
     queryset = Instance.objects.none()
+    #: The filters of the list.
+    filterset_class: type[RunFilter] | None = None
     #: Returns the address of a route if the routes are not those of ``urls.routes`` (see ``WorkflowViewMixin``).
     addresses: Callable[..., str] | None = None
     if ContractSchema is not None:
@@ -187,7 +290,8 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
     def parameter_names(self) -> list[str]:
         """Return the names of the query parameters that the requested method accepts."""
         assert self.contract is not None
-        return [parameter.name for parameter in self.contract.query]
+        filters = self.filterset_class.base_filters if self.filterset_class and self.action == "list" else ()
+        return [*filters, *(parameter.name for parameter in self.contract.query)]
 
     def get_exception_handler(self) -> Callable[[Exception, dict[str, Any]], Response | None]:
         return problem_handler
@@ -280,3 +384,180 @@ class ContractViewSet(AuditedViewMixin, GenericViewSet):
         paginator = self.paginator
         assert isinstance(paginator, NewestFirstPagination)
         return self.get_paginated_response(paginator.fit_page(rendered))
+
+
+# --- idempotency ------------------------------------------------------------------------------------------------------
+#
+# The header ``Idempotency-Key``, for requests that start runs or operate them.
+#
+# A request that is sent again with its key is not executed again, and gets the same response.
+
+
+class IdempotentViewSet(ContractViewSet):
+    """Base class of view sets whose methods may accept the header ``Idempotency-Key``.
+
+    Such a method is decorated with ``with_idempotency_key``. ``idempotent_request`` is the present request if it has a
+    key, or else None.
+    """
+
+    idempotent_request: IdempotentRequest | None = None
+
+    @abstractmethod
+    def repeat_response(self, object_id: UUID, *, is_new: bool, **names: Any) -> Response:
+        """Return the response to a request with an ``Idempotency-Key`` that was executed before, from the present rows.
+
+        ``object_id`` is the id of the run, job or task that the first response showed, and ``is_new`` is True if that
+        request created it. ``names`` are the arguments of the URL.
+        """
+
+    def _run_once(
+        self,
+        execute: Callable[[], T],
+        key_of_result: Callable[[T], tuple[UUID, bool]],
+        *,
+        at_once: bool = False,
+    ) -> T:
+        """Call ``execute``, and store the request's key in the same transaction (``at_once``: before it).
+
+        ``at_once`` means that another system does the work. ``key_of_result`` returns the id of the object that the
+        response shows, and True if it is new. Raises ``DuplicateRequest`` if the request was executed before.
+        """
+        if self.idempotent_request is None:
+            return execute()
+        # One transaction for the key and the action: a crash leaves both or neither.
+        request = self.idempotent_request
+        with request.run_once_at_once() if at_once else request.run_once() as kept_answer:
+            result = execute()
+            kept_answer.made, kept_answer.new = key_of_result(result)
+        return result
+
+
+def with_idempotency_key(method: Method) -> Method:
+    """Decorate a method of a view set so that it accepts the header ``Idempotency-Key``.
+
+    A request that is sent again with its key is not executed; the method ``repeat_response`` answers it. A request that
+    was refused does not use up its key.
+    """
+
+    @wraps(method)
+    def wrapper(self: IdempotentViewSet, request: Request, **names: Any) -> Response:
+        key = request.headers.get(IDEMPOTENCY_KEY)
+        if key is None:
+            return method(self, request, **names)
+        self.idempotent_request = IdempotentRequest(
+            by=self._actor(), key=check_message_id(key, label=IDEMPOTENCY_KEY), request=_request_bytes(request)
+        )
+        try:
+            # First without a lock, for the usual repetition; ``run_once`` raises the same for one that runs at the same
+            # time.
+            self.idempotent_request.check_duplicate()
+            return method(self, request, **names)
+        except DuplicateRequest as before:
+            return self.repeat_response(before.object_id, is_new=before.is_new, **names)
+
+    return wrapper
+
+
+@contextmanager
+def translate_key_reuse(request: Request) -> Iterator[None]:
+    """Turn ``MessageIdTaken`` into ``IdempotencyKeyReused`` if the ``Idempotency-Key`` serves as the message id.
+
+    Put it around the sending of a message. The client then gets an error about the header that it sent.
+    """
+    try:
+        yield
+    # A message stores its own id with its effect, so it needs no row for the key (see decision 25).
+    except MessageIdTaken as exc:
+        if IDEMPOTENCY_KEY not in request.headers:
+            raise
+        raise IdempotencyKeyReused(str(exc)) from exc
+
+
+def _request_bytes(request: Request) -> bytes:
+    """Return bytes that recognize a request that is sent again. Bodies with equal JSON give equal bytes."""
+    try:
+        return json.dumps([request.method, request.get_full_path(), request.data], sort_keys=True).encode()
+    except RecursionError:
+        raise ParseError("Malformed JSON: it is nested too deeply.") from None
+
+
+# --- etags ------------------------------------------------------------------------------------------------------------
+#
+# The headers ``ETag`` and ``If-Match``.
+#
+# A tag contains the version of the run or schedule that a client has seen. So an operation can be refused if it has
+# changed. For a run, the error says what has changed.
+
+
+_PART_COUNT = 6
+_ANY = "*"
+
+
+def etag_of(version: RunVersion, body: Any) -> str:
+    """Return the ``ETag`` of a response about a run.
+
+    It contains the version of the run, with which ``If-Match`` is compared, and a digest of ``body``.
+    """
+    digest = _digest(body)
+    paused = "paused" if version.paused else ""
+    return f'"{version.run_id.hex}.{version.events}.{version.status}.{version.blocked}.{paused}.{digest}"'
+
+
+def _digest(body: Any) -> str:
+    # The digest is for caches only: ``If-Match`` compares the version, and ignores changes of other fields.
+    return hashlib.sha256(json.dumps(body, cls=JSONEncoder).encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def schedule_etag(changed_at: datetime, body: Any) -> str:
+    """Return the ``ETag`` of a response about a schedule.
+
+    It contains the time at which the definition was changed, with which ``If-Match`` is compared, and a digest of
+    ``body``.
+    """
+    return f'"{changed_at.isoformat()}.{_digest(body)}"'
+
+
+def parse_schedule_if_match(header: str) -> list[datetime] | None:
+    """Return the times of the last change that a header ``If-Match`` about a schedule accepts; None for ``*``.
+
+    None means that any state of the schedule is accepted. Tags that this package has not made are left out.
+    """
+    if header.strip() == _ANY:
+        return None
+    times = []
+    for tag_text in header.split(","):
+        try:
+            times.append(datetime.fromisoformat(_tag_content(tag_text).rpartition(".")[0]))
+        except ValueError:
+            continue
+    return times
+
+
+def _tag_content(tag: str) -> str:
+    """Return an entity tag without quotes and ``W/``: proxies that compress responses weaken tags."""
+    return tag.strip().removeprefix("W/").strip('"')
+
+
+def parse_if_match(header: str) -> list[RunVersion] | None:
+    """Return the versions of a run that a header ``If-Match`` accepts, or None for ``*``, which accepts any.
+
+    Tags that this package has not made are left out.
+    """
+    if header.strip() == _ANY:
+        return None
+    # An empty list matches nothing, so a header with foreign tags alone is refused.
+    versions = (_parse_etag(tag_text.strip()) for tag_text in header.split(","))
+    return [tag_text for tag_text in versions if tag_text is not None]
+
+
+def _parse_etag(tag: str) -> RunVersion | None:
+    """Return the version in a tag, or None if this package has not made the tag."""
+    parts = _tag_content(tag).split(".")
+    if len(parts) != _PART_COUNT:
+        return None
+    try:
+        return RunVersion(
+            run_id=UUID(parts[0]), events=int(parts[1]), status=parts[2], blocked=parts[3], paused=bool(parts[4])
+        )
+    except ValueError:
+        return None

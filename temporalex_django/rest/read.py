@@ -34,7 +34,7 @@ from temporalex_django.present.problems import failure_diagnosis
 from temporalex_django.present.project_view import FailureGroup
 from temporalex_django.present.view_models import Diagnosis, Severity
 from temporalex_django.rest import serializers
-from temporalex_django.rest.contract import with_contract
+from temporalex_django.rest.base import with_contract
 from temporalex_django.rest.contracts import BY_SEQ, ORDER, PAGES, WAIT, WORKFLOW, read_contract
 from temporalex_django.rest.lists import count_fitting, filter_runs
 from temporalex_django.rest.requests import RETRY_AFTER, wait_slot
@@ -95,11 +95,7 @@ class RunReadViewSet(RunViewSet):
     """The REST addresses that read runs: lists, one run, and its history, timeline, result, messages and activities."""
 
     #: The filters of the list: ``RunFilter``, or your subclass of it.
-    filterset_class = RunFilter
-
-    def parameter_names(self) -> list[str]:
-        filters = [*self.filterset_class.base_filters] if self.action == "list" else []
-        return [*filters, *super().parameter_names()]
+    filterset_class: type[RunFilter] = RunFilter
 
     @with_contract(read_contract("Runs, newest first", serializers.InstanceOut, ORDER, *PAGES, several=True))
     def list(self, request: Request) -> Response:

@@ -42,8 +42,8 @@ from temporalex_django.operations.run_lookup import find_run
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 from temporalex_django.present.sentences import Summary
 from temporalex_django.rest import serializers
+from temporalex_django.rest.base import IdempotentViewSet, etag_of, parse_if_match
 from temporalex_django.rest.lists import NewestFirstPagination
-from temporalex_django.rest.preconditions import IdempotentViewSet, etag_of, parse_if_match
 from temporalex_django.rest.serializers import ReasonBody
 
 _DEFERRED_COLUMNS = (*PAYLOAD_COLUMNS, "metadata")

@@ -49,16 +49,19 @@ from temporalex_django.operations.schedules.operations import (
 )
 from temporalex_django.operations.schedules.save import SaveSchedule
 from temporalex_django.rest import serializers
-from temporalex_django.rest.base import ContractViewSet
-from temporalex_django.rest.contract import Contract, Parameter, SerializerType, with_contract
-from temporalex_django.rest.contracts import PAGES
-from temporalex_django.rest.lists import ByNamePagination, LatestSlotPagination
-from temporalex_django.rest.preconditions import (
+from temporalex_django.rest.base import (
+    Contract,
+    ContractViewSet,
     IdempotentViewSet,
+    Parameter,
+    SerializerType,
     parse_schedule_if_match,
     schedule_etag,
+    with_contract,
     with_idempotency_key,
 )
+from temporalex_django.rest.contracts import PAGES
+from temporalex_django.rest.lists import ByNamePagination, LatestSlotPagination
 from temporalex_django.rest.serializers import Base, RecordOut, time_field
 
 T = TypeVar("T")

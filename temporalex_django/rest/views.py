@@ -29,7 +29,13 @@ from temporalex_django.operations.runs.resume import Resume
 from temporalex_django.operations.runs.start import Start
 from temporalex_django.operations.runs.update import SendUpdate, read_outcome
 from temporalex_django.rest import serializers
-from temporalex_django.rest.contract import IDEMPOTENCY_KEY, Contract, with_contract
+from temporalex_django.rest.base import (
+    IDEMPOTENCY_KEY,
+    Contract,
+    translate_key_reuse,
+    with_contract,
+    with_idempotency_key,
+)
 from temporalex_django.rest.contracts import (
     UPDATE_ID,
     WAIT,
@@ -38,7 +44,6 @@ from temporalex_django.rest.contracts import (
     operator_contract,
     read_contract,
 )
-from temporalex_django.rest.preconditions import translate_key_reuse, with_idempotency_key
 from temporalex_django.rest.read import RunReadViewSet
 from temporalex_django.rest.requests import RETRY_AFTER, wait_slot
 

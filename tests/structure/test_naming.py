@@ -48,7 +48,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("temporalex_django/present/timeline.py", "began"): (1, "a key of the JSON of REST"),
     ("temporalex_django/present/timeline.py", "ended"): (1, "a key of the JSON of REST"),
     ("temporalex_django/present/timeline.py", "who"): (1, "a key of the JSON of REST"),
-    ("temporalex_django/rest/preconditions.py", "made"): (1, "the column of KeptAnswer"),
+    ("temporalex_django/rest/base.py", "made"): (1, "the column of KeptAnswer"),
     ("temporalex_django/rest/serializers.py", "asked"): (1, "a key of the JSON of REST"),
     ("temporalex_django/rest/serializers.py", "known"): (1, "a member of a problem in REST"),
 }

@@ -38,12 +38,12 @@ CORE = "core/executor.py"
 CEILINGS = {
     "handle.signal()": 17,
     "Workflow.start()": 21,
-    "POST signals/": 32,
-    "POST instances/": 51,
+    "POST signals/": 28,
+    "POST instances/": 48,
     "a turn with an activity": 79,
     "a poll with nothing to do": 44,
-    "POST updates/": 68,
-    "POST reset/": 83,
+    "POST updates/": 64,
+    "POST reset/": 79,
 }
 
 
@@ -187,7 +187,8 @@ def entered(walk: Callable[[], object]) -> int:
 @pytest.mark.skipif(connection.vendor != "sqlite", reason="each database has files of its own")
 def test_a_walk_enters_no_more_modules_than_before(client: Client) -> None:
     client.force_login(get_user_model().objects.create_superuser("root"))
-    handle, *others = (Basket.start({}) for _ in range(3))
+    handle = Basket.start({})
+    others = [Basket.start({}).id for _ in range(2)]
 
     def post(path: str, **body: Any) -> None:
         assert client.post(f"/api/instances/{path}", body, content_type="application/json").status_code in (
@@ -203,13 +204,14 @@ def test_a_walk_enters_no_more_modules_than_before(client: Client) -> None:
     walks: dict[str, Callable[[], Any]] = {
         "handle.signal()": lambda: handle.signal("anything", 1),
         "Workflow.start()": lambda: Basket.start({}),
-        "POST signals/": lambda: post(f"{handle.id}/signals/anything/", payload=1),
+        "POST signals/": lambda: post(f"{address}/signals/anything/", payload=1),
         "POST instances/": lambda: post("", workflow=Basket.name, args={}),
-        "POST updates/": lambda: post(f"{handle.id}/updates/add/", args=1),
+        "POST updates/": lambda: post(f"{address}/updates/add/", args=1),
         "a poll with nothing to do": run_until_idle,
-        "POST reset/": lambda: post(f"{others.pop().id}/reset/", to=0),
+        "POST reset/": lambda: post(f"{others.pop()}/reset/", to=0),
     }
     run_until_idle()
+    address = handle.id
     counts = {}
     for _ in range(2):
         for name, walk in walks.items():

@@ -74,6 +74,7 @@ ROWS: Final = {
     "day": Row(measure=_from("day", "run", "database", "carts"), sqlite=True, named=True),
     "grown": Row(measure=_from("grown", "run", "count", "starts", "updates"), named=True),
     "pages": Row(measure=_from("pages", "run", "runs"), where="http", named=True, seconds=0),
+    "console": Row(measure=_from("console", "run", "runs"), where="http", named=True, seconds=0),
     "listing": Row(measure=_from("listing", "run", "runs"), where="http", named=True, seconds=0),
     "served": Row(measure=_from("serving", "run", "seconds"), where="http", named=True),
     "replay": Row(measure=_from("core", "replay", "count", "rounds"), where="memory"),

@@ -299,7 +299,8 @@ class Executor:
     ) -> None:
         """Deliver as ``_deliver`` says, while the thread counts as running workflow code of this run."""
         dispatcher = self.dispatcher
-        dispatcher.receive_waiting(waiting)
+        if waiting:
+            dispatcher.receive_waiting(waiting)
         if activation.start is not None:
             self._start(activation.start)
         # The order of the jobs is the host's; a replay builds the same one. Messages follow in

@@ -237,7 +237,7 @@ class PendingCommands:
         if not self._deferred_commands:
             return
         for number in list(islice(self._deferred_commands, max(self._capacity(), 0))):
-            if not self._fits(self._deferred_commands[number]):
+            if self._max_calls is not None and not self._fits(self._max_calls, self._deferred_commands[number]):
                 break
             self._journal.add(self._deferred_commands.pop(number))
 
@@ -246,12 +246,10 @@ class PendingCommands:
         count = len(self._deferred_commands)
         return count if self._max_pending is None else min(count, self._max_pending - (self._pending_count() - count))
 
-    def _fits(self, command: Command) -> bool:
-        """Return True if the activation may emit one more command, which then counts."""
-        if self._max_calls is None:
-            return True
+    def _fits(self, max_calls: int, command: Command) -> bool:
+        """Return True if an activation with limits may emit one more command, which then counts."""
         size = len(codec.encode(command.attributes))
-        if self.emitted >= self._max_calls or (self.emitted and self.emitted_bytes + size > self._max_bytes):
+        if self.emitted >= max_calls or (self.emitted and self.emitted_bytes + size > self._max_bytes):
             return False
         self.emitted, self.emitted_bytes = self.emitted + 1, self.emitted_bytes + size
         return True
@@ -279,7 +277,9 @@ class PendingCommands:
         assert command.seq is not None
         is_full = self._max_pending is not None and self._pending_count() > self._max_pending
         # With limits of the activation, no call overtakes a deferred one.
-        if is_full or (self._max_calls is not None and self._deferred_commands) or not self._fits(command):
+        if self._max_calls is not None and not is_full:
+            is_full = bool(self._deferred_commands) or not self._fits(self._max_calls, command)
+        if is_full:
             self._deferred_commands[command.seq] = command
         else:
             self._journal.add(command)
@@ -347,7 +347,7 @@ class Journal:
 
     def lose(self, kind: str, name: str, sender: Sender | None, error: TemporalexError) -> None:
         """Record that a message which waited after a reset is refused with this error; see ``LostMessage``."""
-        self.completion.lost.append(LostMessage(kind, name, sender, error.code))
+        self.completion.lost += (LostMessage(kind, name, sender, error.code),)
 
     def grant_request(self, request_id: str) -> None:
         """Record that the request with this id was accepted."""

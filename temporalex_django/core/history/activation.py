@@ -287,7 +287,7 @@ class Completion:
     pending: list[tuple[str, int]] = field(default_factory=list)
     carried: CarriedMessages | None = None
     refused: list[Refusal] = field(default_factory=list)
-    lost: list[LostMessage] = field(default_factory=list)
+    lost: tuple[LostMessage, ...] = ()
     failed: list[FailedSignal] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     unapplied: int = 0

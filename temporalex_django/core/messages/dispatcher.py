@@ -124,11 +124,7 @@ class Dispatcher:
         self._arrival_count = 0
         self._budget.begin(is_budget_spent=is_budget_spent, dispatch_limit=recorded.dispatched)
         self._permissions.begin(
-            judge,
-            refused=recorded.refused,
-            refused_arrivals=recorded.refused_arrivals,
-            denied=recorded.denied,
-            replaying=self._run_context.replaying,
+            judge, recorded.refused, recorded.refused_arrivals, recorded.denied, self._run_context.replaying
         )
         self.handler_runner.failures.begin(recorded.failed)
 
@@ -227,6 +223,13 @@ class Dispatcher:
                 waiting.append((job.kind, self._requests.pop(request_id).attributes))
         return waiting
 
+    def _take_redelivered(self) -> dict[str, Job]:
+        # Those that are granted stay, because their host does not deliver them again.
+        requests = {key: job for key, job in self._requests.items() if not job.attributes.get("granted")}
+        for key in requests:
+            del self._requests[key]
+        return requests
+
     def end(self, position: Callable[[int], int]) -> tuple[list[Update], list[str]]:
         """End the activation. ``position(after)`` returns the number of signals of the next run before an update.
 
@@ -238,9 +241,7 @@ class Dispatcher:
         if carried is not None and (waiting := self._take_waiting(position)):
             carried["waiting"] = waiting
         unjudged = self.mailbox.remove_unjudged()
-        # Those that are granted stay, because their host does not deliver them again.
-        requests = {key: job for key, job in self._requests.items() if not job.attributes.get("granted")}
-        self._requests = {key: job for key, job in self._requests.items() if key not in requests}
+        requests = self._take_redelivered() if self._requests else {}
         # A continue-as-new passes its requests to the next run of the chain. After any other close nothing takes them.
         if requests and self._run_context.closed not in (None, "ContinueAsNew"):
             for request_id, request in requests.items():

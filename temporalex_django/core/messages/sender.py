@@ -71,15 +71,17 @@ class Permissions:
     def begin(
         self,
         judge: Judge | None,
-        *,
         refused: tuple[int, ...],
         refused_arrivals: tuple[int, ...],
         denied: tuple[str, ...],
-        replaying: bool,
+        replaying: bool,  # noqa: FBT001 - a keyword costs a tenth of the call, once for each activation
     ) -> None:
         """Begin a new activation with its judge (None: nobody is asked), and the refusals that a replay repeats."""
+        self._judge = judge
         self._replaying = replaying
-        self._judge, self.refused, self.refused_arrivals, self.denied = judge, refused, refused_arrivals, denied
+        self.refused = refused
+        self.refused_arrivals = refused_arrivals
+        self.denied = denied
 
     def is_permitted(
         self, permission: str, sender: Sender | None, message: str, accepted_id: str | None = None

@@ -62,7 +62,11 @@ class FleetView(ConsoleView):
         if not policy().allows(user, VIEW):
             runs = Instance.objects.none()
         scope = None if runs is None else getattr(user, "pk", None)
-        lists = keep(("fleet", storage().alias, scope), lambda: _read_fleet(runs), fresh=not is_poll(request))
+        lists = keep(
+            ("fleet", self.mount.namespace, storage().alias, scope),
+            lambda: _read_fleet(runs),
+            fresh=not is_poll(request),
+        )
         now = timezone.now()
         queues = [_queue_row(figures, now) for figures in lists["queues"]]
         workers = [*_worker_rows(lists["workers"], lists["tasks"], now)]

@@ -87,17 +87,22 @@ def is_unchanged(request: HttpRequest, facts: Any, now: datetime) -> bool:
     return not until or (until.isascii() and until.isdigit() and len(until) < 12 and now.timestamp() < int(until))
 
 
-#: What pages show is kept for so many seconds, so that a hundred open pages cost no more than one.
+#: Pages keep what they show for so many seconds, so that a hundred open pages cost no more than one.
 KEPT_SECONDS = 5.0
+#: Lists keep it for less: people watch them while they operate runs.
+KEPT_SECONDS_OF_LISTS = 2.0
 _MAX_KEPT = 200
 _values: dict[tuple[Any, ...], tuple[float, Any]] = {}
 T = TypeVar("T")
 
 
-def keep(key: tuple[Any, ...], read: Callable[[], T], *, fresh: bool) -> T:
-    """Return what ``read`` returns or, unless ``fresh``, what it returned a few seconds ago for the scope ``key``."""
+def keep(key: tuple[Any, ...], read: Callable[[], T], *, fresh: bool, seconds: float | None = None) -> T:
+    """Return what ``read`` returns or, unless ``fresh``, what it returned a few seconds ago for the scope ``key``.
+
+    ``seconds`` is how long that counts; ``KEPT_SECONDS`` by default.
+    """
     read_at, value = _values.get(key, (0.0, None))
-    if not fresh and value is not None and time.monotonic() - read_at < KEPT_SECONDS:
+    if not fresh and value is not None and time.monotonic() - read_at < (KEPT_SECONDS if seconds is None else seconds):
         return cast("T", value)
     value = read()
     if len(_values) >= _MAX_KEPT:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from django.utils.translation import get_language, ngettext
@@ -16,7 +15,6 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.console.base import format_time, user_of
 from temporalex_django.console.live import MARK, is_poll, is_unchanged, keep, mark_of, unchanged
 from temporalex_django.console.mount import ConsoleView
-from temporalex_django.models import Instance
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read.overview import MAX_COUNT, Overview, load_overview, scope_of
 from temporalex_django.operations.read.project_state import MAX_COUNTED_RUNS
@@ -35,7 +33,7 @@ class OverviewView(ConsoleView):
     section = "overview"
 
     def respond(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
-        overview = _overview_of(request, self.mount.visible_runs(request))
+        overview = self._overview(request)
         now = timezone.now()
         facts = [*_number_facts(overview), [(problem.headline, problem.text) for problem in overview.problems]]
         if is_poll(request) and is_unchanged(request, facts, now):
@@ -53,6 +51,18 @@ class OverviewView(ConsoleView):
                 "classes": sorted(workflows.registry)[:5],
             },
         )
+
+    def _overview(self, request: HttpRequest) -> Overview:
+        """Return the overview, at most five seconds old."""
+        user, runs = user_of(request), self.mount.visible_runs(request)
+        place = (
+            "overview",
+            self.mount.namespace,
+            storage().alias,
+            get_language(),
+            timezone.get_current_timezone_name(),
+        )
+        return keep((*place, *scope_of(user, runs)), lambda: load_overview(user, runs), fresh=not is_poll(request))
 
     def _numbers(self, request: HttpRequest, overview: Overview) -> Iterator[dict[str, Any]]:
         """Yield the numbers that the user may see, each with the list of what it counts."""
@@ -137,13 +147,6 @@ class OverviewView(ConsoleView):
                 return self.mount.task_bulk_address(request, remedy.action, remedy.filters)
             case _:
                 return self.mount.list_address(request, remedy.kind)
-
-
-def _overview_of(request: HttpRequest, runs: QuerySet[Instance] | None) -> Overview:
-    """Return the overview, at most five seconds old."""
-    user = user_of(request)
-    key = ("overview", storage().alias, *scope_of(user, runs), get_language(), timezone.get_current_timezone_name())
-    return keep(key, lambda: load_overview(user, runs), fresh=not is_poll(request))
 
 
 def _number(label: str, value: str, address: str, *, note: str = "", is_bad: bool = False) -> dict[str, Any]:

@@ -27,6 +27,11 @@ pytestmark = pytest.mark.django_db
 RUNS = "/admin/temporalex_django/instance/console/runs/"
 
 
+@pytest.fixture(autouse=True)
+def _kept() -> None:
+    live._values.clear()
+
+
 @pytest.fixture
 def admin(client: Client) -> Client:
     client.force_login(get_user_model().objects.create_superuser("root"))
@@ -182,6 +187,21 @@ def test_no_more_than_so_many_are_counted(admin: Client, monkeypatch: pytest.Mon
     assert found(admin, "p=99") == found(admin, "p=2")
 
 
+@pytest.fixture
+def _keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "KEPT_SECONDS_OF_LISTS", 0.0)
+
+
+def test_polls_of_the_same_runs_share_what_they_read(admin: Client, django_assert_max_num_queries: Any) -> None:
+    Basket.start(id="a")
+    page = poll(admin, admin.get(RUNS))
+    with django_assert_max_num_queries(2):  # the session and the user
+        assert poll(admin, page).status_code == 204
+    other = somebody("ann", "view_instance")
+    assert poll(other, poll(other, page)).status_code == 204
+
+
+@pytest.mark.usefixtures("_keeps_nothing")
 def test_the_list_takes_few_statements(admin: Client, django_assert_max_num_queries: Any) -> None:
     for number in range(30):
         (Basket if number % 2 else Sleepy).start(id=f"b-{number}")
@@ -194,6 +214,7 @@ def test_the_list_takes_few_statements(admin: Client, django_assert_max_num_quer
         assert poll(admin, second).status_code == 204
 
 
+@pytest.mark.usefixtures("_keeps_nothing")
 def test_a_poll_shows_what_has_changed_announces_new_runs_and_keeps_its_rows(admin: Client) -> None:
     for name in ("a", "b"):
         Basket.start(id=name)

@@ -77,7 +77,7 @@ class OverviewView(ConsoleView):
         yield {
             **_number(
                 _("Failed in 24 h"),
-                str(overview.failed),
+                _bounded(overview.failed, MAX_COUNT),
                 runs(status="failed", closed_after=_DAY),
                 is_bad=overview.failed > 0,
             ),

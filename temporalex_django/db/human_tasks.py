@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import cache
 from typing import Any
 from uuid import UUID
 
@@ -355,21 +356,33 @@ def _resolve_principals(principals: Collection[str], *, limit: int, alias: str) 
         field = model.USERNAME_FIELD
         for pk, name in users.filter(**{f"{field}__in": names}).values_list("pk", field):
             user_keys[names[name]] = {str(pk)}
+
+    # No index finds superusers, so they are read once, and only for a group with few members.
+    @cache
+    def superusers() -> Collection[str]:
+        return _keys_of(users.filter(_superuser_filter(model)), limit)
+
     for principal in principals:
         kind, _, name = principal.partition(":")
         if kind == "group":
-            user_keys[principal] = _group_members(users, name, limit=limit)
+            user_keys[principal] = _group_members(users, name, superusers, limit=limit)
         elif kind == "perm":
             user_keys[principal] = _permission_holders(users, principal, name, limit=limit)
     return user_keys
 
 
-def _group_members(users: Any, name: str, *, limit: int) -> Collection[str] | None:
-    """Return keys, superusers included, but at most ``limit`` + 1. None: the user model has no groups."""
+def _group_members(
+    users: Any, name: str, superusers: Callable[[], Collection[str]], *, limit: int
+) -> Collection[str] | None:
+    """Return keys, superusers included; ``limit`` + 1 or more if there are. None: the user model has no groups."""
     if not _has_field(users.model, "groups"):
         return None
-    rows = users.filter(Q(groups__name=name) | _superuser_filter(users.model)).values_list("pk", flat=True)
-    return {str(pk) for pk in rows.distinct()[: limit + 1]}
+    members = _keys_of(users.filter(groups__name=name), limit)
+    return members if len(members) > limit else {*members, *superusers()}
+
+
+def _keys_of(users: Any, limit: int) -> set[str]:
+    return {str(pk) for pk in users.values_list("pk", flat=True)[: limit + 1]}
 
 
 def _permission_holders(users: Any, principal: str, name: str, *, limit: int) -> Collection[str] | None:

@@ -14,7 +14,7 @@ from django.utils import timezone
 from temporalex_django.access import is_unfiltered, policy, runs_or_all, schedules_for
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
-from temporalex_django.models import Instance, Schedule, Status
+from temporalex_django.models import Chain, Instance, Schedule, Status
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.stats import LiveWorkers
 from temporalex_django.operations.read import run_filters
@@ -27,7 +27,7 @@ from temporalex_django.present.view_models import Diagnosis
 #: Runs and tasks are counted up to this number.
 MAX_COUNT: Final = 1_000
 #: Failed runs that are counted, the newest ones.
-_MAX_FAILED = 5_000
+_MAX_FAILED = MAX_COUNT + 1
 _MAX_PROBLEMS = 20
 _PERIOD, _BAR = timedelta(hours=24), timedelta(minutes=30)
 #: Permissions that the findings need besides that to see runs, by the beginning of their codes.
@@ -46,7 +46,8 @@ _PERMISSIONS = {
 class Overview:
     """The overview of a project at the time ``at``, with the runs, workers and schedules that its reader sees.
 
-    - ``open``: the number of open runs, counted up to 10,000; ``stuck`` and the numbers of human tasks, up to 1,000.
+    - ``open``: the number of open runs, counted up to 10,000. ``stuck``, ``failed`` and the numbers of human tasks are
+      counted up to 1,000.
     - ``failed``: the number of runs that failed in the last 24 hours; ``failed_bars`` has 48 numbers, one for each half
       of an hour, the oldest first.
     - ``open_tasks`` and ``overdue_tasks``: the numbers of human tasks that wait for a decision, and of those that are
@@ -135,16 +136,19 @@ def _is_shown(finding: Diagnosis, user: Person) -> bool:
 def _count_runs(alias: str, runs: QuerySet[Instance] | None, live: LiveWorkers) -> dict[str, int]:
     """Return the numbers of open runs and of those that need attention, each up to a bound. One read."""
     current = open_runs(alias, runs).order_by()
-    stored = Instance.objects.using(alias).order_by()
-    bounded = {
-        "open": current.values("pk")[:MAX_COUNTED_RUNS],
-        "stuck": run_filters.stuck_runs(current, live=live).order_by().values("pk")[: MAX_COUNT + 1],
-    }
-    first, second = (
-        stored.filter(pk__in=ids).annotate(group=Value(name)).values("group").annotate(number=Count("pk"))
-        for name, ids in bounded.items()
-    )
+    stuck = run_filters.stuck_runs(current, live=live).order_by()
+    # An open chain has one current run, and an index has the open chains.
+    chains = Chain.objects.using(alias).filter(open_key__isnull=False).order_by()
+    first = _count_rows("open", chains if runs is None else current, MAX_COUNTED_RUNS)
+    second = _count_rows("stuck", stuck, MAX_COUNT + 1)
     return dict(first.values_list("group", "number").union(second.values_list("group", "number"), all=True).order_by())
+
+
+def _count_rows(name: str, rows: Any, most: int) -> Any:
+    """Return a query for the name and the number of rows, of ``most`` rows at most."""
+    stored = rows.model.objects.using(rows.db).order_by()
+    bounded = stored.filter(pk__in=rows.values("pk")[:most])
+    return bounded.annotate(group=Value(name)).values("group").annotate(number=Count("pk"))
 
 
 def _failure_times(alias: str, runs: QuerySet[Instance] | None, *, now: datetime) -> list[datetime]:

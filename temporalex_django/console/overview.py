@@ -99,7 +99,7 @@ class OverviewView(ConsoleView):
             yield _number(
                 _("Schedules in trouble"),
                 str(overview.schedules),
-                lists(request, "schedules"),
+                lists(request, "schedules", state="trouble"),
                 is_bad=overview.schedules > 0,
             )
 

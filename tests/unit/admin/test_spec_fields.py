@@ -8,7 +8,7 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from temporalex_django import Schedule
-from temporalex_django.admin.schedules.schedule_form import (
+from temporalex_django.forms.schedule_fields import (
     DurationTextField,
     SpecLinesField,
     common_holidays,

@@ -26,15 +26,15 @@ from temporalex_django.operations.base import storage
 
 NAMESPACE = "temporalex_console"
 View = Callable[..., HttpResponse]
-#: Pages of the console by the kind of a remedy, with the permission that they need.
-_PAGES: Mapping[str, str] = {
-    "workers": f"{APP}.view_worker",
-    "switches": f"{APP}.view_switchedoff",
-    "schedules": f"{APP}.view_schedule",
+#: Pages of the console by the kind of a remedy, with the permission that they need, if any.
+_PAGES: dict[str, tuple[str, str]] = {
+    "workers": ("workers", f"{APP}.view_worker"),
+    "switches": ("switches", f"{APP}.view_switchedoff"),
+    "schedules": ("schedules", f"{APP}.view_schedule"),
+    "tasks": ("desk", ""),
 }
 #: Lists outside of the console by the kind of a remedy: the model whose admin list it is, and the permission.
-_LISTS: Mapping[str, tuple[str, str]] = {
-    "tasks": ("humantask", ""),
+_LISTS: dict[str, tuple[str, str]] = {
     "outbox": ("outbox", f"{APP}.view_outbox"),
     "background_tasks": ("enqueuedtask", f"{APP}.view_enqueuedtask"),
 }
@@ -100,24 +100,21 @@ class Mount:
 
         ``query`` has parameters of a list of the console.
         """
-        if kind in _PAGES:
-            return self.address(kind, query=query) if policy().permits(user_of(request), _PAGES[kind]) else ""
-        model, permission = _LISTS[kind]
-        if not self.shows_admin(request) or (permission and not policy().permits(user_of(request), permission)):
+        page, permission = (_PAGES | _LISTS)[kind]
+        if permission and not policy().permits(user_of(request), permission):
             return ""
-        return self._admin_address(f"{model}_changelist")
+        if kind in _PAGES:
+            return self.address(page, query=query)
+        if not self.shows_admin(request):
+            return ""
+        return self._admin_address(f"{page}_changelist")
 
     def task_address(self, request: HttpRequest, task: str) -> str:
-        """Return the URL of the page of a human task, or an empty text if there is none for this user."""
-        for name in (
-            "temporalex_pages:task",
-            *([f"{self.site_name}:{APP}_humantask_change"] if self.shows_admin(request) else []),
-        ):
-            try:
-                return reverse(name, args=[task])
-            except NoReverseMatch:
-                continue
-        return ""
+        """Return the URL of the page of a human task: that of the project's pages, or else that of the console."""
+        try:
+            return reverse("temporalex_pages:task", args=[task])
+        except NoReverseMatch:
+            return self.address("task", task)
 
     def schedule_form_address(self, request: HttpRequest, row: Schedule | None = None) -> str:
         """Return the URL of the form that changes a schedule, or adds one without ``row``; empty if there is none."""
@@ -202,15 +199,14 @@ class ConsoleView(ABC):
     ) -> HttpResponse:
         """Render the page, or only its fragment for a poll."""
         name = template or self.template
-        page = {
-            **self.mount.context(request),
-            "section": self.section,
-            "nav": self._nav(user_of(request)),
-            **context,
-        }
+        page = {**self.frame(request), **context}
         if is_poll(request):
             name = name.replace(".html", "_live.html")
         return TemplateResponse(request, name, page, status=status)
+
+    def frame(self, request: HttpRequest) -> dict[str, Any]:
+        """Return the template context of the frame of a page."""
+        return {**self.mount.context(request), "section": self.section, "nav": self._nav(user_of(request))}
 
     def _nav(self, user: Person) -> list[dict[str, Any]]:
         """Return the pages that the user may open."""
@@ -219,6 +215,7 @@ class ConsoleView(ABC):
             ("runs", _("Runs"), "view_instance"),
             ("workers", _("Queues and workers"), "view_worker"),
             ("schedules", _("Schedules"), "view_schedule"),
+            ("desk", _("Human tasks"), ""),
             ("switches", _("Switches"), "view_switchedoff"),
             ("jobs", _("Bulk jobs"), "bulk_actions"),
         )
@@ -226,5 +223,5 @@ class ConsoleView(ABC):
         return [
             {"label": label, "address": self.mount.address(name), "is_current": name == self.section}
             for name, label, permission in pages
-            if allows(user, Operation(action="view", permission=f"{APP}.{permission}"))
+            if not permission or allows(user, Operation(action="view", permission=f"{APP}.{permission}"))
         ]

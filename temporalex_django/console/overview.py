@@ -133,6 +133,8 @@ class OverviewView(ConsoleView):
                 return self.mount.address("bulk", query={"action": remedy.action, "scope": "all", **remedy.filters})
             case "tasks":
                 return self.mount.task_address(request, remedy.name)
+            case "schedules":
+                return self.mount.list_address(request, remedy.kind, q=remedy.name)
             case "background_tasks":
                 return self.mount.task_bulk_address(request, remedy.action, remedy.filters)
             case _:

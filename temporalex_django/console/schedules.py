@@ -138,7 +138,7 @@ class ScheduleListView(_ScheduleView):
     def respond(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
         user = user_of(request)
         query = {name: request.GET.get(name, "").strip() for name in ("state", "owner", "workflow", "q")}
-        number = request.GET.get("p", "")
+        number = request.GET.get("p") or "1"
         key = ("schedules", storage().alias, self.mount.namespace, user.pk, number, *query.values())
         page, slots = keep(key, lambda: self._read(request, query, number), fresh=not is_poll(request))
         addresses = self.addresses(request, [slot for described in slots.values() for slot in described])
@@ -243,7 +243,7 @@ class ScheduleView(_ScheduleView):
     template = "temporalex_django/console/schedule.html"
 
     def respond(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
-        user, number = user_of(request), request.GET.get("p", "")
+        user, number = user_of(request), request.GET.get("p") or "1"
         key = ("schedule", storage().alias, self.mount.namespace, user.pk, number, kwargs["schedule"])
         row, page, slots, stall = keep(
             key, lambda: self._read(request, kwargs["schedule"], number), fresh=not is_poll(request)

@@ -6,6 +6,7 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.console.bulk import BulkActionView
+from temporalex_django.console.desk import DeskView, ReassignView, TaskView
 from temporalex_django.console.fleet import (
     FleetActionView,
     FleetView,
@@ -65,6 +66,9 @@ def patterns(mount: Mount) -> list[URLPattern]:
         path("switches/off/", protect(switch_off), name="switch_off"),
         path("switches/on/", protect(switch_on), name="switch_on"),
         *_schedule_patterns(mount),
+        path("desk/", protect(DeskView(mount)), name="desk"),
+        path("desk/reassign/", protect(ReassignView(mount)), name="reassign"),
+        path("desk/<uuid:task>/", protect(TaskView(mount)), name="task"),
         path("jobs/", protect(JobListView(mount)), name="jobs"),
         path("jobs/<uuid:job>/", protect(JobView(mount)), name="job"),
         path("jobs/<uuid:job>/stop/", protect(stop), name="stop_job"),

@@ -8,27 +8,25 @@ from uuid import UUID
 
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
-from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.contrib.request_id import request_id
-from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
+from temporalex_django.errors import HumanTaskNotFound
 from temporalex_django.forms.task_page import TaskPage
 from temporalex_django.models import HumanTask
 from temporalex_django.operations import audit
 from temporalex_django.operations.audit import client_address
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks import operations
-from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task, inbox, redact_tasks
-from temporalex_django.operations.human_tasks.operations import Claim, Decide, Release
+from temporalex_django.operations.human_tasks.inbox import find_task, inbox
+from temporalex_django.operations.human_tasks.operations import Decide
 from temporalex_django.pages.mail import read_token
-from temporalex_django.present.human_tasks import candidate_names
 
 #: URL names of the pages that decide a human task; the first one that the project includes is used.
 _PAGE_NAMES = ("temporalex_pages:task", "temporalex_console:task", "admin:temporalex_console:task")

@@ -32,6 +32,7 @@ _PAGES: dict[str, tuple[str, str]] = {
     "switches": ("switches", f"{APP}.view_switchedoff"),
     "schedules": ("schedules", f"{APP}.view_schedule"),
     "tasks": ("desk", ""),
+    "deploy": ("deploy", f"{APP}.view_worker"),
 }
 #: Lists outside of the console by the kind of a remedy: the model whose admin list it is, and the permission.
 _LISTS: dict[str, tuple[str, str]] = {
@@ -218,6 +219,7 @@ class ConsoleView(ABC):
             ("desk", _("Human tasks"), ""),
             ("switches", _("Switches"), "view_switchedoff"),
             ("jobs", _("Bulk jobs"), "bulk_actions"),
+            ("deploy", _("Deploy"), "view_worker"),
         )
         allows = policy().allows
         return [

@@ -6,6 +6,7 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.console.bulk import BulkActionView
+from temporalex_django.console.deploy import DeployView
 from temporalex_django.console.desk import DeskView, ReassignView, TaskView
 from temporalex_django.console.fleet import (
     FleetActionView,
@@ -66,6 +67,7 @@ def patterns(mount: Mount) -> list[URLPattern]:
         path("switches/off/", protect(switch_off), name="switch_off"),
         path("switches/on/", protect(switch_on), name="switch_on"),
         *_schedule_patterns(mount),
+        path("deploy/", protect(DeployView(mount)), name="deploy"),
         path("desk/", protect(DeskView(mount)), name="desk"),
         path("desk/reassign/", protect(ReassignView(mount)), name="reassign"),
         path("desk/<uuid:task>/", protect(TaskView(mount)), name="task"),

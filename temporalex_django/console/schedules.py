@@ -249,7 +249,8 @@ class ScheduleView(_ScheduleView):
             key, lambda: self._read(request, kwargs["schedule"], number), fresh=not is_poll(request)
         )
         live = self._live_context(request, row, page, slots, stall)
-        facts = [str(live[name]) for name in ("badge", "said", "strip", "fires", "backfill", "slots")]
+        shown = ("badge", "said", "strip", "fires", "backfill", "slots")
+        facts = [row.error, *(str(live[name]) for name in shown)]
         if is_poll(request) and is_unchanged(request, facts, timezone.now()):
             return unchanged()
         live["poll_address"] = self.mount.address(

@@ -297,8 +297,17 @@ class HumanTaskAdmin(ConsoleEntryAdmin[HumanTask]):
     page = "desk"
 
     def get_urls(self) -> list[Any]:
-        change = self.admin_site.admin_view(self.old_view)
-        return [path("<path:rest>/change/", change, name="temporalex_django_humantask_change"), *super().get_urls()]
+        change = self.admin_site.admin_view(self.change_view)
+        return [
+            path("<path:object_id>/change/", change, name="temporalex_django_humantask_change"),
+            *super().get_urls(),
+        ]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Redirect to the page of the task."""
+        return self.old_view(request, object_id)
 
     def has_view_permission(self, request: HttpRequest, obj: HumanTask | None = None) -> bool:
         return request.user.is_authenticated

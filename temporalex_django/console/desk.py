@@ -95,7 +95,7 @@ class DeskView(ConsoleView):
             "desk",
             storage().alias,
             self.mount.namespace,
-            user.pk,
+            getattr(user, "pk", None),
             number,
             policy().allows(user, VIEW),
             *query.values(),

@@ -90,7 +90,7 @@ class Mount:
 
         return protected
 
-    def run_address(self, request: HttpRequest, run_id: UUID) -> str:
+    def run_address(self, request: HttpRequest, run_id: UUID | str) -> str:
         """Return the URL of the page of a run, or an empty text if there is none for this user."""
         if not self.shows_admin(request):
             return ""

@@ -139,7 +139,7 @@ class ScheduleListView(_ScheduleView):
         user = user_of(request)
         query = {name: request.GET.get(name, "").strip() for name in ("state", "owner", "workflow", "q")}
         number = request.GET.get("p") or "1"
-        key = ("schedules", storage().alias, self.mount.namespace, user.pk, number, *query.values())
+        key = ("schedules", storage().alias, self.mount.namespace, getattr(user, "pk", None), number, *query.values())
         page, slots = keep(key, lambda: self._read(request, query, number), fresh=not is_poll(request))
         addresses = self.addresses(request, [slot for described in slots.values() for slot in described])
         rows = [self._row(row, slots[row.pk], addresses) for row in page.object_list]
@@ -244,7 +244,7 @@ class ScheduleView(_ScheduleView):
 
     def respond(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
         user, number = user_of(request), request.GET.get("p") or "1"
-        key = ("schedule", storage().alias, self.mount.namespace, user.pk, number, kwargs["schedule"])
+        key = ("schedule", storage().alias, self.mount.namespace, getattr(user, "pk", None), number, kwargs["schedule"])
         row, page, slots, stall = keep(
             key, lambda: self._read(request, kwargs["schedule"], number), fresh=not is_poll(request)
         )

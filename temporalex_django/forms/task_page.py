@@ -131,7 +131,7 @@ class TaskPage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Post:
-    """What became of a POST: the name of the operation that was done, or why it was not, with the form to correct."""
+    """The outcome of a POST: the name of the operation that was done, or why it was not, with the form to correct."""
 
     done: str = ""
     message: str = ""

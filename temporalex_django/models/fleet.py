@@ -262,7 +262,7 @@ class _MismatchRecord(TypedDict):
 
 
 class DeployCheck(models.Model):
-    """What ``temporalex doctor --deploy --record`` found, which the code of a release has compared with open runs.
+    """The result of a comparison of a release with the open runs, by ``temporalex doctor --deploy --record``.
 
     Only the last releases are kept. The rows have no payloads.
     """

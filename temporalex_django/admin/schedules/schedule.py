@@ -80,7 +80,7 @@ class ScheduleAdmin(ConsoleEntryAdmin[Schedule]):
 
     def old_view(self, request: HttpRequest, rest: str) -> HttpResponse:
         key = rest.partition("/")[0]
-        if not _is_key(key):
+        if not _is_key(key) or not self.has_view_permission(request):
             return super().old_view(request, rest)
         return HttpResponseRedirect(AdminMount(self.admin_site).address("schedule", int(key)))
 

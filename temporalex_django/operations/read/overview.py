@@ -154,7 +154,7 @@ def _count_runs(alias: str, runs: QuerySet[Instance] | None, live: LiveWorkers, 
         for name, ids in bounded.items()
     )
     named = {"group": Concat(Value(_RELEASE), "release", output_field=TextField()), "number": Value(1)}
-    third = unfit_release(alias, now).annotate(**named)
+    third: Any = unfit_release(alias, now).annotate(**named)
     rows = [query.values_list("group", "number") for query in (first, second, third)]
     return dict(rows[0].union(*rows[1:], all=True).order_by())
 

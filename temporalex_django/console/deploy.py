@@ -35,21 +35,22 @@ class DeployView(ConsoleView):
     def respond(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
         checks, now = recorded_checks(storage().alias), timezone.now()
         release = request.GET.get("release", "")
-        check = next((row for row in checks if row.release == release), None if release else next(iter(checks), None))
-        if check is None and release:
+        if not checks and not release:
+            return self._render_none(request)
+        check = next((row for row in checks if release in ("", row.release)), None)
+        if check is None:
             raise Http404
-        stale_at = None if check is None else check.at + FRESH_PERIOD
-        is_stale = stale_at is not None and stale_at <= now
-        facts = [[row.pk for row in checks], None if check is None else check.pk, is_stale]
+        stale_at = check.at + FRESH_PERIOD
+        is_stale = stale_at <= now
+        facts = [[row.pk for row in checks], check.pk, is_stale]
         if is_poll(request) and is_unchanged(request, facts, now):
             return unchanged()
-        mismatches = [] if check is None else mismatches_of(check)
+        mismatches = mismatches_of(check)
         mark = mark_of(facts, None if is_stale else stale_at)
-        query = {MARK: mark} if check is None else {"release": check.release, MARK: mark}
         context = {
             "title": _("Deploy"),
             "check": check,
-            "at": None if check is None else format_time(check.at),
+            "at": format_time(check.at),
             "is_stale": is_stale,
             "releases": [
                 {
@@ -59,13 +60,20 @@ class DeployView(ConsoleView):
                 }
                 for row in checks
             ],
-            "classes": [] if check is None else self._class_rows(check, mismatches),
-            "others": [] if check is None else _other_texts(check, mismatches),
-            "poll_address": self.mount.address("deploy", query=query),
+            "classes": self._class_rows(check, mismatches),
+            "others": _other_texts(check, mismatches),
+            "poll_address": self.mount.address("deploy", query={"release": release, MARK: mark}),
             "announcement": ngettext("%(count)d finding", "%(count)d findings", len(mismatches))
             % {"count": len(mismatches)},
         }
         return self.render(request, context)
+
+    def _render_none(self, request: HttpRequest) -> HttpResponse:
+        """Render the page of a project that has recorded no release."""
+        if is_poll(request) and is_unchanged(request, [], timezone.now()):
+            return unchanged()
+        poll_address = self.mount.address("deploy", query={MARK: mark_of([], None)})
+        return self.render(request, {"title": _("Deploy"), "poll_address": poll_address})
 
     def _class_rows(self, check: DeployCheck, mismatches: Sequence[CodeMismatch]) -> list[dict[str, Any]]:
         """Return a row for each class of open runs; those that the release does not match come first."""

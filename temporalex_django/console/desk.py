@@ -198,16 +198,16 @@ class DeskView(ConsoleView):
         return tasks.order_by(*order)
 
     def _group(self, group: DeskGroup, query: Mapping[str, str]) -> dict[str, Any]:
-        asked = {"whose": "all", "asked": group.candidate}
+        filters = {"whose": "all", "asked": group.candidate}
         return {
             "name": candidate_names([group.candidate])[0],
             "count": group.count,
             "oldest": format_time(group.oldest),
             "overdue": group.overdue,
-            "overdue_address": self._address({**asked, "due": "overdue"}),
+            "overdue_address": self._address({**filters, "due": "overdue"}),
             "escalated": group.escalated,
             "undecidable": group.undecidable,
-            "address": self._address(asked),
+            "address": self._address(filters),
             "is_current": group.candidate == query["asked"],
         }
 
@@ -302,10 +302,10 @@ class ReassignView(ConsoleView):
                 % {"wanted": _MAY_REASSIGN.permission},
             )
         tasks = self._chosen(request)
-        known = (
+        open_tasks = (
             oldest_open(tasks_of(self.mount.visible_runs(request)), MAX_COUNTED) if policy().allows(user, VIEW) else []
         )
-        form = ReassignForm(request.POST, people=people_asked([*known, *tasks]))
+        form = ReassignForm(request.POST, people=people_asked([*open_tasks, *tasks]))
         if not tasks:
             messages.warning(request, _("Select the tasks first."))
         elif not form.is_valid():
@@ -350,7 +350,7 @@ def _list_parameters(query: str) -> dict[str, str]:
 # --- task -------------------------------------------------------------------------------------------------------------
 
 
-class TaskView(ConsoleView):
+class TaskPageView(ConsoleView):
     """The page of a human task, for projects that do not include the pages of human tasks."""
 
     template = ""

@@ -193,7 +193,7 @@ class ScheduleListView(_ScheduleView):
         if state == "paused":
             reason = _("Paused automatically after failures.") if row.paused_by_failures else row.pause_reason
         instants = next_fires(row, 1) if state == "active" else []
-        shown = {
+        cells = {
             "badge": state_badge("stalled" if state == "active" and is_stalled(slots) else state),
             "reason": reason,
             "words": describe_table(row),
@@ -202,9 +202,9 @@ class ScheduleListView(_ScheduleView):
             "strip": slot_strip(slots, addresses, row.tz),
         }
         return {
-            **shown,
+            **cells,
             "row": row,
-            "facts": [*shown.values()],
+            "facts": [*cells.values()],
             "address": self.mount.address("schedule", row.pk),
             "backfill_address": self.mount.address("backfill_schedule", row.pk),
         }
@@ -249,8 +249,8 @@ class ScheduleView(_ScheduleView):
             key, lambda: self._read(request, kwargs["schedule"], number), fresh=not is_poll(request)
         )
         live = self._live_context(request, row, page, slots, stall)
-        shown = ("badge", "said", "strip", "fires", "backfill", "slots")
-        facts = [row.error, *(str(live[name]) for name in shown)]
+        names = ("badge", "said", "strip", "fires", "backfill", "slots")
+        facts = [row.error, *(str(live[name]) for name in names)]
         if is_poll(request) and is_unchanged(request, facts, timezone.now()):
             return unchanged()
         live["poll_address"] = self.mount.address(
@@ -285,13 +285,13 @@ class ScheduleView(_ScheduleView):
         """Return what the fragment shows. It has no payloads."""
         state, instants = state_name(row), next_fires(row, _FIRES_SHOWN)
         addresses = self.addresses(request, slots)
-        said = summary_text(row, state, instants[0] if instants else None, stall)
+        summary = summary_text(row, state, instants[0] if instants else None, stall)
         return {
             "title": row.name,
             "row": row,
             "badge": state_badge("stalled" if stall else state),
             "state": state,
-            "said": said,
+            "said": summary,
             "fires": fire_times(instants, row.tz),
             "zone": row.tz,
             "viewer_zone": timezone.get_current_timezone_name(),
@@ -300,7 +300,7 @@ class ScheduleView(_ScheduleView):
             "strip": slot_strip(slots[:_STRIP_LENGTH], addresses, row.tz) if page.number == 1 else "",
             "page": page,
             "slots": [slot_row(slot, addresses, row.tz) for slot in slots],
-            "announcement": said,
+            "announcement": summary,
         }
 
     def _page_context(self, request: HttpRequest, row: Schedule) -> dict[str, Any]:
@@ -363,21 +363,20 @@ class ScheduleActionView(_ScheduleView):
 
     def execute(self, request: HttpRequest, row: Schedule, reason: str) -> None:
         """Execute the operation, and add a message about its outcome."""
+        if self.perform(request, row, reason) is not None:
+            messages.success(request, str(self.success_message))
+
+    def perform(self, request: HttpRequest, row: Schedule, reason: str) -> tuple[Any] | None:
+        """Return the result of the operation in a tuple. If it was refused, add a message and return None."""
         try:
-            result = self.action(row.name, reason=reason, by=actor_of(request)).execute()
+            return (self.action(row.name, reason=reason, by=actor_of(request)).execute(),)
         except ActionNotPermitted as exc:
             raise PermissionDenied(str(exc)) from exc
         except ScheduleNotFound:
             raise Http404 from None
         except TemporalexError as exc:
             messages.error(request, exc.message)
-        else:
-            self.report(request, result)
-
-    def report(self, request: HttpRequest, result: Any) -> None:
-        """Add a message about the ``result`` of the operation."""
-        del result
-        messages.success(request, str(self.success_message))
+            return None
 
 
 class TriggerView(ScheduleActionView):
@@ -386,14 +385,11 @@ class TriggerView(ScheduleActionView):
     def execute(self, request: HttpRequest, row: Schedule, reason: str) -> None:
         require_manage_permission(request, TriggerSchedule.name)
         form = TriggerForm(request.POST)
-        if form.is_valid() and _is_first_post(request, form.cleaned_data["token"]):
-            super().execute(request, row, reason)
-        else:
+        if not form.is_valid() or not _is_first_post(request, form.cleaned_data["token"]):
             messages.info(request, _("This form was already submitted, so nothing was started this time."))
-
-    def report(self, request: HttpRequest, result: Any) -> None:
-        is_done, text = triggered_message(result)
-        (messages.success if is_done else messages.warning)(request, text)
+        elif (result := self.perform(request, row, reason)) is not None:
+            is_done, text = triggered_message(result[0])
+            (messages.success if is_done else messages.warning)(request, text)
 
 
 def _is_first_post(request: HttpRequest, token: str) -> bool:

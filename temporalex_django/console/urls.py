@@ -7,7 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.console.bulk import BulkActionView
 from temporalex_django.console.deploy import DeployView
-from temporalex_django.console.desk import DeskView, ReassignView, TaskView
+from temporalex_django.console.desk import DeskView, ReassignView, TaskPageView
 from temporalex_django.console.fleet import (
     FleetActionView,
     FleetView,
@@ -70,7 +70,7 @@ def patterns(mount: Mount) -> list[URLPattern]:
         path("deploy/", protect(DeployView(mount)), name="deploy"),
         path("desk/", protect(DeskView(mount)), name="desk"),
         path("desk/reassign/", protect(ReassignView(mount)), name="reassign"),
-        path("desk/<uuid:task>/", protect(TaskView(mount)), name="task"),
+        path("desk/<uuid:task>/", protect(TaskPageView(mount)), name="task"),
         path("jobs/", protect(JobListView(mount)), name="jobs"),
         path("jobs/<uuid:job>/", protect(JobView(mount)), name="job"),
         path("jobs/<uuid:job>/stop/", protect(stop), name="stop_job"),

@@ -56,8 +56,8 @@ def desk_groups(tasks: Iterable[HumanTask], now: datetime) -> list[DeskGroup]:
 
 def tasks_asking(tasks: HumanTaskQuerySet, candidate: str) -> HumanTaskQuerySet:
     """Return those of the open tasks that ask the candidate, such as ``group:lawyers``."""
-    asked = Candidate.objects.using(storage().alias).filter(who=candidate, barred=False)
-    return tasks.filter(pk__in=asked.values("task"))
+    rows = Candidate.objects.using(storage().alias).filter(who=candidate, barred=False)
+    return tasks.filter(pk__in=rows.values("task"))
 
 
 def people_asked(tasks: Iterable[HumanTask]) -> list[str]:

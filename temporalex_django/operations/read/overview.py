@@ -153,10 +153,10 @@ def _count_runs(alias: str, runs: QuerySet[Instance] | None, live: LiveWorkers, 
         stored.filter(pk__in=ids).annotate(group=Value(name)).values("group").annotate(number=Count("pk"))
         for name, ids in bounded.items()
     )
-    named = {"group": Concat(Value(_RELEASE), "release", output_field=TextField()), "number": Value(1)}
-    third: Any = unfit_release(alias, now).annotate(**named)
-    rows = [query.values_list("group", "number") for query in (first, second, third)]
-    return dict(rows[0].union(*rows[1:], all=True).order_by())
+    name = Concat(Value(_RELEASE), "release", output_field=TextField())
+    release = unfit_release(alias, now).annotate(group=name, number=Value(1)).values_list("group", "number")
+    rows: Any = first.values_list("group", "number").union(second.values_list("group", "number"), release, all=True)
+    return dict(rows.order_by())
 
 
 def _failure_times(alias: str, runs: QuerySet[Instance] | None, *, now: datetime) -> list[datetime]:

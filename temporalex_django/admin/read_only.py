@@ -318,5 +318,5 @@ class HumanTaskAdmin(ConsoleEntryAdmin[HumanTask]):
     def old_view(self, request: HttpRequest, rest: str) -> HttpResponse:
         with suppress(ValueError):
             task = UUID(rest.partition("/")[0])
-            return HttpResponseRedirect(AdminMount(self.admin_site).task_address(request, str(task)))
+            return HttpResponseRedirect(AdminMount(self.admin_site).task_address(str(task)))
         return super().old_view(request, rest)

@@ -102,7 +102,7 @@ class DeskView(ConsoleView):
         )
         desk = keep(key, lambda: self._read(request, query, number), fresh=not is_poll(request))
         now = timezone.now()
-        rows = [self._row(request, task, now) for task in desk.tasks]
+        rows = [self._row(task, now) for task in desk.tasks]
         groups = [self._group(group, query) for group in desk.groups]
         facts = [[{**row, "task": row["task"].pk} for row in rows], groups, desk.has_next]
         if is_poll(request) and is_unchanged(request, facts, now):
@@ -211,12 +211,12 @@ class DeskView(ConsoleView):
             "is_current": group.candidate == query["asked"],
         }
 
-    def _row(self, request: HttpRequest, task: HumanTask, now: datetime) -> dict[str, Any]:
+    def _row(self, task: HumanTask, now: datetime) -> dict[str, Any]:
         is_claimed = task.claimed_until is not None and task.claimed_until > now
         return {
             "task": task,
             "title": shorten(task.title),
-            "address": self.mount.task_address(request, str(task.pk)),
+            "address": self.mount.task_address(str(task.pk)),
             "about": shorten(task.workflow_id),
             "under": " · ".join(filter(None, (task.workflow, step_name(task.key)))),
             "asks": shorten(", ".join(candidate_names(candidates_of(task)))) or "–",

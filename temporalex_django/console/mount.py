@@ -110,8 +110,8 @@ class Mount:
             return ""
         return self._admin_address(f"{page}_changelist")
 
-    def task_address(self, request: HttpRequest, task: str) -> str:
-        """Return the URL of the page of a human task: that of the project's pages, or else that of the console."""
+    def task_address(self, task: str) -> str:
+        """Return the URL of the page of a human task: that of the pages of the project, or else that of the console."""
         try:
             return reverse("temporalex_pages:task", args=[task])
         except NoReverseMatch:

@@ -132,7 +132,7 @@ class OverviewView(ConsoleView):
             case "bulk":
                 return self.mount.address("bulk", query={"action": remedy.action, "scope": "all", **remedy.filters})
             case "tasks":
-                return self.mount.task_address(request, remedy.name)
+                return self.mount.task_address(remedy.name)
             case "schedules":
                 return self.mount.list_address(request, remedy.kind, q=remedy.name)
             case "background_tasks":

@@ -64,8 +64,8 @@ def record_check(
                 for mismatch in mismatches
             ],
         )
-        kept = [*checks.order_by("-at", "-pk").values_list("pk", flat=True)[:MAX_RELEASES]]
-        checks.exclude(pk__in=kept).delete()
+        newest = [*checks.order_by("-at", "-pk").values_list("pk", flat=True)[:MAX_RELEASES]]
+        checks.exclude(pk__in=newest).delete()
     return check
 
 

@@ -94,9 +94,9 @@ def _addresses(long_one: str, who: str) -> Iterator[tuple[str, str]]:
         *(f"order={order}" for order in ("started", "closed", "-closed", "due", "-due")),
     ):  # fmt: skip
         yield f"console list ?{query}", f"{console}runs/?{query}"
-    yield "admin inbox", "/admin/temporalex_django/humantask/"
+    yield "console inbox", "/admin/temporalex_django/instance/console/desk/"
     if who == "all":
-        yield "admin inbox, all", "/admin/temporalex_django/humantask/?whose=all"
+        yield "console desk", "/admin/temporalex_django/instance/console/desk/?whose=all"
         for name in ("", "?p=1", "?p=50", "?p=100"):
             yield f"admin run{' ' + name if name else ''}", one + name
         yield "console workers", f"{console}workers/"

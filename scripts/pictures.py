@@ -37,7 +37,7 @@ from example_project.shop.orders import REVIEW_ABOVE  # noqa: E402 - as above
 IMAGES = ROOT / "docs" / "images"
 RUNS = "/admin/temporalex_django/instance/"
 CONSOLE = f"{RUNS}console/"
-TASKS = "/admin/temporalex_django/humantask/"
+TASKS = f"{CONSOLE}desk/"
 ORDERS_LEDGER = "orders-ledger.sqlite3"
 DEADLINE = 60.0
 #: Seconds that payments fail before the script takes a picture of them.
@@ -148,7 +148,7 @@ def take_pictures(wide: Photographer, narrow: Photographer) -> None:
     wide.wait_until("order::42", "step review: approved or rejected or overdue")
     draw(wide)
     wide.open(TASKS)
-    wide.take("admin-inbox-wide")
+    wide.take("console-tasks-wide", down_to=".tx-tasks")
     decide(narrow)
     wide.post("instances/order::40/resume/", {"event": "approved", "step": "review", "data": {"comment": "a regular"}})
     wide.wait_until("order::40", "step carrier: delivered or timeout")
@@ -164,6 +164,8 @@ def take_pictures(wide: Photographer, narrow: Photographer) -> None:
     wide.take("admin-run-wide", down_to="[aria-labelledby=tx-payloads]")
     wide.open(f"{CONSOLE}workers/")
     wide.take("console-workers-wide", down_to=".tx-workers")
+    wide.open(f"{CONSOLE}schedules/")
+    wide.take("console-schedules-wide", down_to=".tx-schedules")
     for shop, width in ((wide, "wide"), (narrow, "narrow")):
         shop.open(CONSOLE)
         shop.take(f"console-overview-{width}", down_to=".tx-problems")
@@ -271,7 +273,7 @@ def claim(shop: Photographer) -> None:
 def decide(shop: Photographer) -> None:
     """Take the picture of the write-off before it is decided."""
     claim(shop)
-    shop.take("admin-task-narrow", down_to=".tx-page")
+    shop.take("task-narrow", down_to=".tx-page")
 
 
 def block(shop: Photographer) -> None:

@@ -186,7 +186,7 @@ class ApplicationTests(TestCase):
             run.decide("approved", by=self.clerk)
         (task,) = run.human_tasks(by=self.boss)
         self.client.force_login(self.boss)
-        page = reverse("admin:temporalex_django_humantask_change", args=[task.id])
+        page = reverse("admin:temporalex_console:task", args=[task.id])
         self.assertContains(self.client.get(page), "Write off 100.00 EUR of invoice 4711")
         run.decide("approved", by=self.boss)
         self.env.advance()

@@ -24,6 +24,7 @@ EVERY = 2
 #: After the day it is changed, so that it does not fill the database while the shop keeps running.
 AFTERWARDS = "1 h"
 ADMIN = "/admin/temporalex_django/schedule/"
+CONSOLE = "/admin/temporalex_django/instance/console/schedules/"
 TRIES = 5
 LOOK_EVERY = 0.2
 
@@ -95,7 +96,7 @@ class Manager:
 
     def _trigger(self, name: str, *, reason: str) -> None:
         key = Schedule.objects.get(name=name).pk
-        self._submit(f"{ADMIN}{key}/change/", form="/trigger/", values={"reason": reason})
+        self._submit(f"{CONSOLE}{key}/", form="/trigger/", values={"reason": reason})
 
     def _submit(self, path: str, *, form: str, values: dict[str, str]) -> Page:
         """Fill in the form of a page and submit it. A form has a token, so it can be submitted again."""

@@ -6,10 +6,10 @@ The autodiscovery of the default admin site registers these classes.
 from __future__ import annotations
 
 from temporalex_django.admin.background_tasks import EndedTaskAdmin, EnqueuedTaskAdmin
-from temporalex_django.admin.human_tasks import HumanTaskAdmin
 from temporalex_django.admin.model_admin_mixin import WorkflowAdminMixin
 from temporalex_django.admin.read_only import (
     BulkJobAdmin,
+    HumanTaskAdmin,
     OperatorActionAdmin,
     OutboxAdmin,
     SwitchedOffAdmin,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -34,12 +34,12 @@ from temporalex_django.console.actions import ReasonForm
 from temporalex_django.console.base import (
     CappedPaginator,
     actor_of,
-    badge,
     format_call,
     format_payload,
     format_time,
     progress_bar,
     refuse,
+    task_status_badge,
     user_of,
 )
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
@@ -71,13 +71,6 @@ from temporalex_django.operations.read.background_tasks import (
 from temporalex_django.operations.read.failure_groups import task_failure_groups
 
 _PAYLOADS = ("call_arguments", "result_text", "attempt_log")
-_BADGES = {
-    "READY": "pending",
-    "RUNNING": "running",
-    "FAILED": "failed",
-    "CANCELLED": "cancelled",
-    "SUCCESSFUL": "completed",
-}
 #: Tasks that the preview of a bulk job names, and rows that it reads with one statement.
 _NAMED, _PREVIEW_SIZE = 10, 500
 _FILTERS = ("status", "queue", "task", "cause", "run")
@@ -525,22 +518,9 @@ class EndedTaskAdmin(_BackgroundTaskAdmin[EndedTask]):
         return format_payload(outcome).text
 
 
-def task_status_badge(status: str) -> SafeString:
-    """Return the HTML of a badge for the status of a background task."""
-    names = {"READY": _("Ready"), "RUNNING": _("Running"), **dict(EndedTask.TaskStatus.choices)}
-    return badge(_BADGES.get(status, "failed"), str(names.get(status, status)))
-
-
 def task_address(site: admin.AdminSite, task_id: UUID | str) -> str:
     """Return the address that leads to the page of a background task, whether or not it has ended."""
     return reverse(f"{site.name}:temporalex_django_enqueuedtask_by_id", args=[task_id])
-
-
-def task_addresses(site: admin.AdminSite, task_ids: Iterable[str]) -> dict[str, str]:
-    """Return ``task_address`` of background tasks, by their ids; empty if the site does not have them."""
-    if not (site.is_registered(EnqueuedTask) and site.is_registered(EndedTask)):
-        return {}
-    return {task_id: task_address(site, task_id) for task_id in task_ids}
 
 
 def _badge(task: TaskRow) -> SafeString:

@@ -21,7 +21,7 @@ from django.utils.translation import gettext as _
 from temporalex_django.access import is_unfiltered, runs_for
 from temporalex_django.console.base import format_time, user_of
 from temporalex_django.console.mount import NAMESPACE, Mount
-from temporalex_django.models import HumanTask, Instance
+from temporalex_django.models import HumanTask, Instance, Schedule
 from temporalex_django.operations.base import storage
 
 #: Parameters of every list of Django's admin, such as the number of its page.
@@ -67,6 +67,10 @@ class AdminMount(Mount):
 
     def visible_runs(self, request: HttpRequest) -> models.QuerySet[Instance] | None:
         return visible_runs(self.site, request)
+
+    def visible_schedules(self, request: HttpRequest) -> models.QuerySet[Schedule]:
+        schedules: Any = self.site._registry.get(Schedule)  # noqa: SLF001 - 5.2 has no other way
+        return super().visible_schedules(request) if schedules is None else schedules.get_queryset(request)
 
     def is_signed_in(self, request: HttpRequest) -> bool:
         return self.site.has_permission(request)

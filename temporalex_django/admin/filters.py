@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.authoring import workflow as workflows
@@ -134,43 +132,3 @@ class AutomaticFilter(admin.SimpleListFilter):
         if chosen == "all":
             return queryset
         return queryset.filter(automatic=chosen == "automatic")
-
-
-class InboxFilter(admin.SimpleListFilter):
-    """List filter of human tasks: those for the user to decide, claimed by the user, of all visible runs, or closed.
-
-    It only offers the choices; ``HumanTaskAdmin.get_queryset`` applies them.
-    """
-
-    title = _("inbox")
-    parameter_name = "whose"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [("mine", _("Claimed by me")), ("all", _("All that I can see")), ("closed", _("Closed"))]
-
-    def choices(self, changelist: Any) -> Iterator[Any]:
-        first, *others = super().choices(changelist)
-        yield {**first, "display": _("For me to decide")}
-        yield from others
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        return queryset
-
-
-class DueFilter(admin.SimpleListFilter):
-    """List filter of human tasks by their due time: within a day, within a week, or without one."""
-
-    title = _("due")
-    parameter_name = "due"
-    _SPANS = (("today", 1, _("Within a day")), ("week", 7, _("Within a week")))
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [*((name, label) for name, _days, label in self._SPANS), ("never", _("No due date"))]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        if self.value() == "never":
-            return queryset.filter(due_at=None)
-        days = {name: days for name, days, _label in self._SPANS}.get(self.value() or "")
-        if days is None:
-            return queryset
-        return queryset.filter(due_at__lte=timezone.now() + timedelta(days=days))

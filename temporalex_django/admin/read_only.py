@@ -37,6 +37,7 @@ from temporalex_django.console.bulk import can_start_bulk
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import (
     BulkJob,
+    HumanTask,
     Instance,
     OperatorAction,
     Outbox,
@@ -287,3 +288,35 @@ class SwitchedOffAdmin(ConsoleEntryAdmin[SwitchedOff]):
     """The entry of switches in the admin, which leads to the console."""
 
     page = "switches"
+
+
+@admin.register(HumanTask)
+class HumanTaskAdmin(ConsoleEntryAdmin[HumanTask]):
+    """The entry of human tasks in the admin, which leads to the console and to the page of a task."""
+
+    page = "desk"
+
+    def get_urls(self) -> list[Any]:
+        change = self.admin_site.admin_view(self.change_view)
+        return [
+            path("<path:object_id>/change/", change, name="temporalex_django_humantask_change"),
+            *super().get_urls(),
+        ]
+
+    def change_view(
+        self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
+    ) -> HttpResponse:
+        """Redirect to the page of the task."""
+        return self.old_view(request, object_id)
+
+    def has_view_permission(self, request: HttpRequest, obj: HumanTask | None = None) -> bool:
+        return request.user.is_authenticated
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return request.user.is_authenticated
+
+    def old_view(self, request: HttpRequest, rest: str) -> HttpResponse:
+        with suppress(ValueError):
+            task = UUID(rest.partition("/")[0])
+            return HttpResponseRedirect(AdminMount(self.admin_site).task_address(str(task)))
+        return super().old_view(request, rest)

@@ -20,7 +20,7 @@ from temporalex_django.access import VIEW
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.contrib.request_id import request_id
 from temporalex_django.errors import IdempotencyKeyReused, OutcomeUnknown
-from temporalex_django.models import Instance, Status
+from temporalex_django.models import EndedTask, Instance, Status
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.operations import audit
 from temporalex_django.operations.audit import client_address
@@ -146,6 +146,14 @@ _SHAPES = {
     "gone": '<circle cx="8" cy="8" r="5" fill="none" stroke="currentColor" stroke-width="2"/>',
 }
 
+_TASK_BADGES = {
+    "READY": "pending",
+    "RUNNING": "running",
+    "FAILED": "failed",
+    "CANCELLED": "cancelled",
+    "SUCCESSFUL": "completed",
+}
+
 
 def progress_bar(done: float, total: float, text: str) -> SafeString:
     """Return the HTML of a bar for the progress that a task or an activity has reported, with its figures and text."""
@@ -189,6 +197,12 @@ def status_badge(status: str, *, blocked: bool = False) -> SafeString:
     if blocked:
         return format_html("{} {}", status_html, badge("blocked", _("Blocked")))
     return status_html
+
+
+def task_status_badge(status: str) -> SafeString:
+    """Return the HTML of a badge for the status of a background task."""
+    names = {"READY": _("Ready"), "RUNNING": _("Running"), **dict(EndedTask.TaskStatus.choices)}
+    return badge(_TASK_BADGES.get(status, "failed"), str(names.get(status, status)))
 
 
 def format_time(at: datetime) -> SafeString:

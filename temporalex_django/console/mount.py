@@ -17,21 +17,25 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 
-from temporalex_django.access import VIEW, Operation, policy, runs_for
+from temporalex_django.access import VIEW, Operation, policy, runs_for, schedules_for
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.console.base import refuse, user_of, view_permission_error
 from temporalex_django.console.live import freeze_session, is_poll, limit_renders
-from temporalex_django.models import Instance
+from temporalex_django.models import Instance, Schedule
 from temporalex_django.operations.base import storage
 
 NAMESPACE = "temporalex_console"
 View = Callable[..., HttpResponse]
-#: Pages of the console by the kind of a remedy, with the permission that they need.
-_PAGES: Mapping[str, str] = {"workers": f"{APP}.view_worker", "switches": f"{APP}.view_switchedoff"}
+#: Pages of the console by the kind of a remedy, with the permission that they need, if any.
+_PAGES: dict[str, tuple[str, str]] = {
+    "workers": ("workers", f"{APP}.view_worker"),
+    "switches": ("switches", f"{APP}.view_switchedoff"),
+    "schedules": ("schedules", f"{APP}.view_schedule"),
+    "tasks": ("desk", ""),
+    "deploy": ("deploy", f"{APP}.view_worker"),
+}
 #: Lists outside of the console by the kind of a remedy: the model whose admin list it is, and the permission.
-_LISTS: Mapping[str, tuple[str, str]] = {
-    "schedules": ("schedule", f"{APP}.view_schedule"),
-    "tasks": ("humantask", ""),
+_LISTS: dict[str, tuple[str, str]] = {
     "outbox": ("outbox", f"{APP}.view_outbox"),
     "background_tasks": ("enqueuedtask", f"{APP}.view_enqueuedtask"),
 }
@@ -56,6 +60,10 @@ class Mount:
     def visible_runs(self, request: HttpRequest) -> QuerySet[Instance] | None:
         """Return the runs that the user of the request sees; None if they see all runs."""
         return runs_for(user_of(request), alias=storage().alias)
+
+    def visible_schedules(self, request: HttpRequest) -> QuerySet[Schedule]:
+        """Return the schedules that the user of the request sees."""
+        return schedules_for(user_of(request), alias=storage().alias)
 
     def is_signed_in(self, request: HttpRequest) -> bool:
         """Return True if the user may open pages of this place at all."""
@@ -82,34 +90,40 @@ class Mount:
 
         return protected
 
-    def run_address(self, request: HttpRequest, run_id: UUID) -> str:
+    def run_address(self, request: HttpRequest, run_id: UUID | str) -> str:
         """Return the URL of the page of a run, or an empty text if there is none for this user."""
         if not self.shows_admin(request):
             return ""
         return self._admin_address("instance_change", run_id)
 
-    def list_address(self, request: HttpRequest, kind: str) -> str:
-        """Return the URL of the list of a kind, such as "workers", here or in the admin; empty if there is none."""
-        if kind in _PAGES:
-            return self.address(kind) if policy().permits(user_of(request), _PAGES[kind]) else ""
-        model, permission = _LISTS[kind]
-        if not self.shows_admin(request) or (permission and not policy().permits(user_of(request), permission)):
+    def list_address(self, request: HttpRequest, kind: str, **query: str) -> str:
+        """Return the URL of the list of a kind, such as "workers", here or in the admin; empty if there is none.
+
+        ``query`` has parameters of a list of the console.
+        """
+        page, permission = (_PAGES | _LISTS)[kind]
+        if permission and not policy().permits(user_of(request), permission):
             return ""
-        return self._admin_address(f"{model}_changelist")
+        if kind in _PAGES:
+            return self.address(page, query=query)
+        if not self.shows_admin(request):
+            return ""
+        return self._admin_address(f"{page}_changelist")
 
-    def task_address(self, request: HttpRequest, task: str) -> str:
-        """Return the URL of the page of a human task, or an empty text if there is none for this user."""
-        for name in (
-            "temporalex_pages:task",
-            *([f"{self.site_name}:{APP}_humantask_change"] if self.shows_admin(request) else []),
-        ):
-            try:
-                return reverse(name, args=[task])
-            except NoReverseMatch:
-                continue
-        return ""
+    def task_address(self, task: str) -> str:
+        """Return the URL of the page of a human task: that of the pages of the project, or else that of the console."""
+        try:
+            return reverse("temporalex_pages:task", args=[task])
+        except NoReverseMatch:
+            return self.address("task", task)
 
-    def background_task_address(self, request: HttpRequest, task: UUID) -> str:
+    def schedule_form_address(self, request: HttpRequest, row: Schedule | None = None) -> str:
+        """Return the URL of the form that changes a schedule, or adds one without ``row``; empty if there is none."""
+        if not self.shows_admin(request):
+            return ""
+        return self._admin_address("schedule_add") if row is None else self._admin_address("schedule_edit", row.pk)
+
+    def background_task_address(self, request: HttpRequest, task: UUID | str) -> str:
         """Return the URL of the page of a background task, or an empty text if there is none for this user."""
         return self._admin_address("enqueuedtask_by_id", task) if self.shows_admin(request) else ""
 
@@ -186,15 +200,14 @@ class ConsoleView(ABC):
     ) -> HttpResponse:
         """Render the page, or only its fragment for a poll."""
         name = template or self.template
-        page = {
-            **self.mount.context(request),
-            "section": self.section,
-            "nav": self._nav(user_of(request)),
-            **context,
-        }
+        page = {**self.frame(request), **context}
         if is_poll(request):
             name = name.replace(".html", "_live.html")
         return TemplateResponse(request, name, page, status=status)
+
+    def frame(self, request: HttpRequest) -> dict[str, Any]:
+        """Return the template context of the frame of a page."""
+        return {**self.mount.context(request), "section": self.section, "nav": self._nav(user_of(request))}
 
     def _nav(self, user: Person) -> list[dict[str, Any]]:
         """Return the pages that the user may open."""
@@ -202,12 +215,15 @@ class ConsoleView(ABC):
             ("overview", _("Overview"), "view_instance"),
             ("runs", _("Runs"), "view_instance"),
             ("workers", _("Queues and workers"), "view_worker"),
+            ("schedules", _("Schedules"), "view_schedule"),
+            ("desk", _("Human tasks"), ""),
             ("switches", _("Switches"), "view_switchedoff"),
             ("jobs", _("Bulk jobs"), "bulk_actions"),
+            ("deploy", _("Deploy"), "view_worker"),
         )
         allows = policy().allows
         return [
             {"label": label, "address": self.mount.address(name), "is_current": name == self.section}
             for name, label, permission in pages
-            if allows(user, Operation(action="view", permission=f"{APP}.{permission}"))
+            if not permission or allows(user, Operation(action="view", permission=f"{APP}.{permission}"))
         ]

@@ -109,7 +109,7 @@ class OverviewView(ConsoleView):
             yield _number(
                 _("Schedules in trouble"),
                 str(overview.schedules),
-                lists(request, "schedules"),
+                lists(request, "schedules", state="trouble"),
                 is_bad=overview.schedules > 0,
             )
 
@@ -142,7 +142,9 @@ class OverviewView(ConsoleView):
             case "bulk":
                 return self.mount.address("bulk", query={"action": remedy.action, "scope": "all", **remedy.filters})
             case "tasks":
-                return self.mount.task_address(request, remedy.name)
+                return self.mount.task_address(remedy.name)
+            case "schedules":
+                return self.mount.list_address(request, remedy.kind, q=remedy.name)
             case "background_tasks":
                 return self.mount.task_bulk_address(request, remedy.action, remedy.filters)
             case _:

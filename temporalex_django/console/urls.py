@@ -6,6 +6,8 @@ from django.urls import URLPattern, path
 from django.utils.translation import gettext_lazy as _
 
 from temporalex_django.console.bulk import BulkActionView
+from temporalex_django.console.deploy import DeployView
+from temporalex_django.console.desk import DeskView, ReassignView, TaskPageView
 from temporalex_django.console.fleet import (
     FleetActionView,
     FleetView,
@@ -18,9 +20,23 @@ from temporalex_django.console.jobs import JobActionView, JobListView, JobView
 from temporalex_django.console.mount import NAMESPACE, Mount
 from temporalex_django.console.overview import OverviewView
 from temporalex_django.console.runs import ExportView, RunListView
+from temporalex_django.console.schedules import (
+    BackfillView,
+    DeleteScheduleView,
+    ScheduleActionView,
+    ScheduleListView,
+    ScheduleView,
+    TriggerView,
+)
 from temporalex_django.operations.bulk import ResumeBulk, StopBulk
 from temporalex_django.operations.fleet.switches import DrainWorker, SwitchOff, SwitchOn, UndrainWorker
 from temporalex_django.operations.runs.control import RunDue
+from temporalex_django.operations.schedules.operations import (
+    PauseSchedule,
+    StopBackfill,
+    TriggerSchedule,
+    UnpauseSchedule,
+)
 
 
 def patterns(mount: Mount) -> list[URLPattern]:
@@ -50,10 +66,42 @@ def patterns(mount: Mount) -> list[URLPattern]:
         path("switches/", protect(SwitchListView(mount)), name="switches"),
         path("switches/off/", protect(switch_off), name="switch_off"),
         path("switches/on/", protect(switch_on), name="switch_on"),
+        *_schedule_patterns(mount),
+        path("deploy/", protect(DeployView(mount)), name="deploy"),
+        path("desk/", protect(DeskView(mount)), name="desk"),
+        path("desk/reassign/", protect(ReassignView(mount)), name="reassign"),
+        path("desk/<uuid:task>/", protect(TaskPageView(mount)), name="task"),
         path("jobs/", protect(JobListView(mount)), name="jobs"),
         path("jobs/<uuid:job>/", protect(JobView(mount)), name="job"),
         path("jobs/<uuid:job>/stop/", protect(stop), name="stop_job"),
         path("jobs/<uuid:job>/resume/", protect(resume), name="resume_job"),
+    ]
+
+
+def _schedule_patterns(mount: Mount) -> list[URLPattern]:
+    protect = mount.protect
+    pause = ScheduleActionView(
+        mount, PauseSchedule, _("Paused. The schedule will skip its slots until you unpause it.")
+    )
+    unpause = ScheduleActionView(mount, UnpauseSchedule, _("Unpaused. The schedule will fire again."))
+    stop_backfill = ScheduleActionView(
+        mount, StopBackfill, _("The backfill has been stopped. Slots that are already waiting will still be started.")
+    )
+    actions = {
+        "pause": pause,
+        "unpause": unpause,
+        "trigger": TriggerView(mount, TriggerSchedule),
+        "backfill": BackfillView(mount),
+        "stop-backfill": stop_backfill,
+        "delete": DeleteScheduleView(mount),
+    }
+    return [
+        path("schedules/", protect(ScheduleListView(mount)), name="schedules"),
+        path("schedules/<int:schedule>/", protect(ScheduleView(mount)), name="schedule"),
+        *(
+            path(f"schedules/<int:schedule>/{name}/", protect(view), name=f"{name.replace('-', '_')}_schedule")
+            for name, view in actions.items()
+        ),
     ]
 
 

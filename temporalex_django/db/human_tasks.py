@@ -335,6 +335,36 @@ def _principals_of(task: HumanTask) -> tuple[str, ...]:
     return (*task.asked, *(f"user:{delegation['to']}" for delegation in task.delegated))
 
 
+def named_people(principals: Collection[str], *, limit: int, alias: str) -> list[str]:
+    """Return login names of active users whom the principals name or include, in their order, at most ``limit``.
+
+    Only stored permissions count, and superusers are left out, who have all of them. One read, or none.
+    """
+    model: Any = get_user_model()
+    users = model._default_manager.using(alias)  # noqa: SLF001 - Django documents it
+    if _has_field(model, "is_active"):
+        users = users.filter(is_active=True)
+    names: dict[str, set[str]] = {"user": set(), "group": set(), "perm": set()}
+    for principal in principals:
+        kind, _, name = principal.partition(":")
+        names.setdefault(kind, set()).add(name)
+    condition = Q(**{f"{model.USERNAME_FIELD}__in": names["user"]})
+    if _has_field(model, "groups"):
+        condition |= Q(groups__name__in=names["group"])
+    if _has_field(model, "groups") and _has_field(model, "user_permissions"):
+        for name in names["perm"]:
+            condition |= _holder_condition(name)
+    rows = users.filter(condition).order_by(model.USERNAME_FIELD).values_list(model.USERNAME_FIELD, flat=True)
+    return [*rows.distinct()[:limit]] if principals else []
+
+
+def _holder_condition(permission: str) -> Q:
+    """Return the condition of users who have a stored permission themselves or by a group."""
+    app, _, code = permission.partition(".")
+    own = Q(user_permissions__content_type__app_label=app, user_permissions__codename=code)
+    return own | Q(groups__permissions__content_type__app_label=app, groups__permissions__codename=code)
+
+
 def _has_decider(
     principals: Sequence[str], user_keys: Mapping[str, Collection[str] | None], barred: Collection[str]
 ) -> bool:
@@ -389,10 +419,7 @@ def _permission_holders(users: Any, principal: str, name: str, *, limit: int) ->
     """Return keys, over ``limit`` if there are. None: the policy or a backend may grant more than the tables show."""
     if not (_has_field(users.model, "groups") and _has_field(users.model, "user_permissions")):
         return None
-    app, _, code = name.partition(".")
-    own = Q(user_permissions__content_type__app_label=app, user_permissions__codename=code)
-    by_group = Q(groups__permissions__content_type__app_label=app, groups__permissions__codename=code)
-    rows = users.filter(own | by_group | _superuser_filter(users.model)).distinct()[: limit + _EXTRA_HOLDERS]
+    rows = users.filter(_holder_condition(name) | _superuser_filter(users.model)).distinct()[: limit + _EXTRA_HOLDERS]
     permits = object_from_setting("ACCESS_POLICY").permits
     # More keys than ``limit``, the most users that a task excludes, prove that somebody is left. Fewer prove nothing if
     # permissions may come from elsewhere.

@@ -9,6 +9,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -43,6 +44,7 @@ from temporalex_django.management.read_commands import DEFERRED_COLUMNS
 from temporalex_django.management.replay import replay_runs
 from temporalex_django.models import ActivityTask, Instance, Schedule
 from temporalex_django.operations.base import storage
+from temporalex_django.operations.fleet.deploy import ClassCheck, record_check
 from temporalex_django.operations.read.describe import read_block
 from temporalex_django.operations.read.failure_groups import unreadable_rows
 from temporalex_django.operations.read.project_state import (
@@ -71,9 +73,18 @@ _BATCH_SIZE = 20
 _PAYLOAD_COLUMNS = ("args", "published")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeployReport:
+    """The result of a comparison of this code with open runs: their classes, the mismatches, and their diagnoses."""
+
+    classes: Sequence[ClassCheck]
+    mismatches: Sequence[CodeMismatch]
+    diagnoses: Sequence[Diagnosis]
+
+
 def compare_with_runs(
     runs: Runs, *, sample: int, report: Callable[[int, int], None], strict: bool = False
-) -> list[Diagnosis]:
+) -> DeployReport:
     """Return a diagnosis for everything that open runs need and that the code of this process lacks.
 
     Only the open runs among ``runs`` are looked at; None means all. For each class and version, the newest ``sample``
@@ -87,6 +98,7 @@ def compare_with_runs(
     mismatches: list[CodeMismatch] = []
     misfits: list[dict[str, Any]] = []
     replayed_ids: list[UUID] = []
+    classes: list[ClassCheck] = []
     for row in rows:
         name, version = row["workflow"], row["version"]
         try:
@@ -95,7 +107,9 @@ def compare_with_runs(
         except (UnknownWorkflow, UnknownVersion):
             text = f"{name} (version {version})"
             mismatches.append(CodeMismatch(kind="class", name=text, count=row["count"], example=row["example"]))
+            classes.append(ClassCheck(workflow=name, version=version, open=row["count"]))
             continue
+        replayed_before = len(replayed_ids)
         sample_runs = [*candidate_runs.filter(workflow=name, version=version).order_by("-id")[:sample]]
         mismatches += _missing_steps(sample_runs, code)
         for run in sample_runs:
@@ -104,6 +118,8 @@ def compare_with_runs(
             # A run without a first turn has no history to replay.
             elif run.started_at is not None:
                 replayed_ids.append(run.pk)
+        replayed = len(replayed_ids) - replayed_before
+        classes.append(ClassCheck(workflow=name, version=version, open=row["count"], replayed=replayed))
     mismatches += _missing_activities(alias, runs)
     done, differences, left_out = 0, list[dict[str, Any]](), Counter[str]()
     # In batches, so that progress can be reported and only a few histories are in memory.
@@ -115,13 +131,15 @@ def compare_with_runs(
         done = min(done + _BATCH_SIZE, len(replayed_ids))
         report(done, len(replayed_ids))
     mismatches += _misfits_by_cause(misfits)
+    merged = [*_merge(mismatches)]
     diagnoses = deploy_diagnoses(
-        [*_merge(mismatches)],
+        merged,
         runs=sum(row["count"] for row in rows),
         replayed=len(replayed_ids) - left_out.total(),
     )
-    diagnoses += cluster_diagnoses(left_out)
-    return [*diagnoses, *input_diagnoses([*_input_mismatches(differences)], strict=strict)]
+    inputs = [*_input_mismatches(differences)]
+    diagnoses += [*cluster_diagnoses(left_out), *input_diagnoses(inputs, strict=strict)]
+    return DeployReport(classes=classes, mismatches=[*merged, *inputs], diagnoses=diagnoses)
 
 
 def _misfits_by_cause(misfits: Iterable[dict[str, Any]]) -> Iterator[CodeMismatch]:
@@ -134,7 +152,17 @@ def _misfits_by_cause(misfits: Iterable[dict[str, Any]]) -> Iterator[CodeMismatc
         key = (kind, misfit["workflow"], *(reason if any(reason) else [misfit["message"]]))
         groups.setdefault(key, []).append(misfit)
     for (kind, name, *_reason), group in groups.items():
-        yield CodeMismatch(kind=kind, name=name, example=group[0]["id"], count=len(group), reason=group[0]["message"])
+        first = group[0]
+        yield CodeMismatch(
+            kind=kind, name=name, example=first["id"], count=len(group), reason=first["message"], place=_place(first)
+        )
+
+
+def _place(misfit: dict[str, Any]) -> str:
+    """Return the place of a misfit as ``folder/file:line``, or an empty text."""
+    if not misfit.get("file"):
+        return ""
+    return f"{'/'.join(Path(misfit['file']).parts[-2:])}:{misfit['line']}"
 
 
 def _merge(mismatches: Iterable[CodeMismatch]) -> Iterator[CodeMismatch]:
@@ -213,6 +241,7 @@ def _missing_activities(alias: str, runs: Runs) -> Iterator[CodeMismatch]:
 
 
 _MAX_RUNS, _DEFAULT_SAMPLE = 50, 20
+_MAX_RELEASE_LENGTH = 100
 #: Lines that a report has at most without ``--all``, so that all of it is on one screen.
 _MAX_LINES = 12
 #: People copy what doctor prints into tickets, and monitoring keeps it, so it quotes no payloads to anybody.
@@ -275,6 +304,12 @@ class DoctorCommand:
             action="store_true",
             help="With --deploy: also exit with status 1 if an input of an activity or a child differs from the recorded one.",
         )
+        parser.add_argument(
+            "--record",
+            metavar="RELEASE",
+            help="With --deploy: store the result under the name of this release, for the page Deploy of the console. "
+            "Without it, nothing is written.",
+        )
         command_arguments.add_user_argument(parser)
         printing.add_json_argument(parser)
 
@@ -287,12 +322,13 @@ class DoctorCommand:
         deploy: bool,
         sample: int | None,
         strict: bool,
+        record: str | None,
         as_user: str | None,
         json: bool,
         all: bool,
         **_: Any,
     ) -> None:
-        """Print the diagnoses of the project, of one run, or of a deploy. Nothing is written.
+        """Print the diagnoses of the project, of one run, or of a deploy. Nothing is written without ``record``.
 
         Raises ``CommandError`` (exit status 1) if one of them is an error, with exit status 6 if that is only that
         replays took too long.
@@ -306,8 +342,10 @@ class DoctorCommand:
         ):
             next_step = "Use doctor, doctor RUN, or doctor --deploy [--sample N] [--strict], with N at least 1."
             raise printing.usage_error("these arguments are not valid together", next_step)
+        if record is not None:
+            _check_release(record, deploy=deploy, as_user=as_user)
         if deploy:
-            report = _diagnose_deploy(command, as_user, sample or _DEFAULT_SAMPLE, strict=strict)
+            report = _diagnose_deploy(command, as_user, sample or _DEFAULT_SAMPLE, strict=strict, record=record)
         elif run is not None:
             actor = command_arguments.resolve_actor(as_user)
             report = _diagnose_run(command_arguments.find_visible_target(run, workflow, actor=actor).selected_run_id)
@@ -347,11 +385,31 @@ def _diagnose_project(as_user: str | None) -> DoctorSaid:
     )
 
 
-def _diagnose_deploy(command: BaseCommand, as_user: str | None, sample: int, *, strict: bool) -> DoctorSaid:
-    """Replay the newest ``sample`` visible runs of each version. With ``strict``, input differences are errors."""
+def _check_release(release: str, *, deploy: bool, as_user: str | None) -> None:
+    """Raise a usage error for a name that cannot be stored, or for a check of some runs only."""
+    if not deploy or as_user is not None:
+        raise printing.usage_error(
+            "--record stores a check of all open runs", "Use doctor --deploy --record RELEASE, without --as-user."
+        )
+    if not release.strip() or not release.isprintable() or len(release) > _MAX_RELEASE_LENGTH:
+        raise printing.usage_error(
+            "the name of the release is empty, too long or not printable", "Pass a name such as 2027.3."
+        )
+
+
+def _diagnose_deploy(
+    command: BaseCommand, as_user: str | None, sample: int, *, strict: bool, record: str | None
+) -> DoctorSaid:
+    """Replay the newest ``sample`` visible runs of each version. With ``strict``, input differences are errors.
+
+    Store the result for the release ``record``, if there is one.
+    """
     runs = command_arguments.visible_runs(command_arguments.resolve_actor(as_user))
     with printing.progress(command) as report:
-        findings = compare_with_runs(runs, sample=sample, report=report, strict=strict)
+        compared = compare_with_runs(runs, sample=sample, report=report, strict=strict)
+    findings = compared.diagnoses
+    if record is not None:
+        record_check(record, classes=compared.classes, mismatches=compared.mismatches, alias=get_settings().DATABASE)
     return DoctorSaid(well=all(finding.severity != "error" for finding in findings), findings=findings, runs=())
 
 

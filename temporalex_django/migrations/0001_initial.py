@@ -190,6 +190,24 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="DeployCheck",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("release", models.CharField(max_length=100, unique=True)),
+                ("at", models.DateTimeField(help_text="When it was compared.")),
+                ("fits", models.BooleanField(help_text="Whether the release has all that the open runs need.")),
+                ("classes", models.JSONField(help_text="Classes of open runs, with the runs replayed of each.")),
+                ("mismatches", models.JSONField(help_text="What the code of the release lacks or changes.")),
+            ],
+            options={
+                "verbose_name": "deploy check",
+                "verbose_name_plural": "deploy checks",
+                "db_table": "temporalex_deploy_check",
+                "ordering": ["-at", "-id"],
+                "default_permissions": (),
+            },
+        ),
+        migrations.CreateModel(
             name="DoneOnce",
             fields=[
                 ("key", models.CharField(max_length=300, primary_key=True, serialize=False)),

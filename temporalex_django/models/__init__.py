@@ -15,7 +15,16 @@ from temporalex_django.models.activities import (
     Permit,
     SwitchedOff,
 )
-from temporalex_django.models.fleet import Alert, BulkItem, BulkJob, Lease, LostWorker, OperatorAction, Worker
+from temporalex_django.models.fleet import (
+    Alert,
+    BulkItem,
+    BulkJob,
+    DeployCheck,
+    Lease,
+    LostWorker,
+    OperatorAction,
+    Worker,
+)
 from temporalex_django.models.human_tasks import Candidate, Ending, FourEyesScope, HumanTask, HumanTaskQuerySet
 from temporalex_django.models.messages import KeptAnswer, Message, Outbox
 from temporalex_django.models.runs import Chain, HistoryEvent, Instance, InstanceQuerySet, SearchAttribute, Status
@@ -28,6 +37,7 @@ __all__ = [
     "BulkJob",
     "Candidate",
     "Chain",
+    "DeployCheck",
     "DoneOnce",
     "EndedTask",
     "Ending",

@@ -241,6 +241,54 @@ class Lease(models.Model):
         return self.name
 
 
+# --- deploy -----------------------------------------------------------------------------------------------------------
+#
+# Releases whose code was compared with the open runs.
+
+
+class _ClassCheck(TypedDict):
+    workflow: str
+    version: int
+    open: int
+    replayed: int
+
+
+class _MismatchRecord(TypedDict):
+    kind: str
+    name: str
+    count: int
+    place: str
+    reason: str
+
+
+class DeployCheck(models.Model):
+    """The result of a comparison of a release with the open runs, by ``temporalex doctor --deploy --record``.
+
+    Only the last releases are kept. The rows have no payloads.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    release = models.CharField(max_length=100, unique=True)
+    at = SafeDateTimeField(help_text=_("When it was compared."))
+    fits = models.BooleanField(help_text=_("Whether the release has all that the open runs need."))
+    classes = SafeJSONField(
+        like=list[_ClassCheck], help_text=_("Classes of open runs, with the runs replayed of each.")
+    )
+    mismatches = SafeJSONField(
+        like=list[_MismatchRecord], help_text=_("What the code of the release lacks or changes.")
+    )
+
+    class Meta:
+        db_table = "temporalex_deploy_check"
+        verbose_name = _("deploy check")
+        verbose_name_plural = _("deploy checks")
+        ordering = ["-at", "-id"]
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.release
+
+
 # --- worker -----------------------------------------------------------------------------------------------------------
 #
 # Workers: the processes that are alive, and the code that they have.

@@ -8,30 +8,28 @@ from uuid import UUID
 
 from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_safe
 
-from temporalex_django.authoring import authorization
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.contrib.request_id import request_id
-from temporalex_django.errors import ActionNotPermitted, HumanTaskNotFound, TemporalexError
-from temporalex_django.forms.human_task_form import DecisionForm, outcome_label
+from temporalex_django.errors import HumanTaskNotFound
+from temporalex_django.forms.task_page import TaskPage
 from temporalex_django.models import HumanTask
 from temporalex_django.operations import audit
 from temporalex_django.operations.audit import client_address
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.human_tasks import operations
-from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task, inbox, redact_tasks
-from temporalex_django.operations.human_tasks.operations import Claim, Decide, Release
+from temporalex_django.operations.human_tasks.inbox import find_task, inbox
+from temporalex_django.operations.human_tasks.operations import Decide
 from temporalex_django.pages.mail import read_token
-from temporalex_django.present.human_tasks import candidate_names
 
 #: URL names of the pages that decide a human task; the first one that the project includes is used.
-_PAGE_NAMES = ("temporalex_pages:task", "admin:temporalex_django_humantask_change")
+_PAGE_NAMES = ("temporalex_pages:task", "temporalex_console:task", "admin:temporalex_console:task")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +48,7 @@ def asked_of(user: Person, *, most: int, workflow: str = "", link: str = "") -> 
     """Return the first ``most`` human tasks in the user's inbox, those that they may decide now. One query.
 
     The earliest due comes first. ``workflow`` restricts them to a workflow class. ``link`` is the URL name of your own
-    page of a human task, which takes its id. By default the page of this package is used, or that of the admin.
+    page of a human task, which takes its id. By default the page of this package is used, or that of the console.
     """
     tasks = inbox(user)
     if workflow:
@@ -74,7 +72,6 @@ def _task_address(task: HumanTask, link: str) -> str:
 
 
 _MAX_ROWS = 50
-_ACTIONS: dict[str, type[Claim | Release]] = {"claim": Claim, "release": Release}
 
 
 @require_safe
@@ -93,21 +90,19 @@ def inbox_page(request: HttpRequest) -> HttpResponse:
 def task_page(request: HttpRequest, task: UUID) -> HttpResponse:
     """Show a human task to the signed-in user, with the form that decides it.
 
-    A POST claims, releases or decides it.
+    A POST claims, releases, delegates or decides it.
     """
     user = _user(request)
     try:
         human_task = find_task(task, user)
     except HumanTaskNotFound as exc:
         raise Http404(exc.message) from exc
-    page_address = reverse("temporalex_pages:task", args=[human_task.pk])
-    return _task_response(
-        request,
-        human_task,
-        _actor(request, user),
-        page_address=page_address,
+    page = TaskPage(
+        actor=_actor(request, user),
+        address=reverse("temporalex_pages:task", args=[human_task.pk]),
         inbox_address=reverse("temporalex_pages:inbox"),
     )
+    return page.respond(request, human_task)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -129,81 +124,8 @@ def link_page(request: HttpRequest, token: str) -> HttpResponse:
         find_task(key, user)
     except HumanTaskNotFound:
         _refuse(actor, human_task)
-    return _task_response(
-        request, human_task, actor, page_address=reverse("temporalex_pages:link", args=[token]), inbox_address=""
-    )
-
-
-def _task_response(
-    request: HttpRequest, task: HumanTask, actor: Actor, *, page_address: str, inbox_address: str
-) -> HttpResponse:
-    """Redirect after a POST that was done; if it was refused, return the page with the reason, and status 409."""
-    message, form, status = "", None, 200
-    if request.method == "POST":
-        try:
-            message, form = _handle_post(request, task, actor)
-        except ActionNotPermitted as exc:
-            raise PermissionDenied(str(exc)) from exc
-        except HumanTaskNotFound as exc:
-            raise Http404(exc.message) from exc
-        # Usually somebody else was quicker: the page then shows what they decided.
-        except TemporalexError as exc:
-            message, status = exc.message, 409
-        else:
-            if form is None:
-                return HttpResponseRedirect(f"{page_address}?done={message}")
-            status = 409
-        # Read the row again: the action may have failed because of a state that this object does not have yet.
-        task = find_task(task.pk, None)
-    return _render_task(request, task, actor, form=form, message=message, status=status, inbox_address=inbox_address)
-
-
-def _handle_post(request: HttpRequest, task: HumanTask, actor: Actor) -> tuple[str, DecisionForm | None]:
-    """Return ``(operation, None)``, or ``("", form)`` with errors. Raises ``TemporalexError`` if it is refused."""
-    if (action := _ACTIONS.get(request.POST.get("do", ""))) is not None:
-        action(task, by=actor).execute()
-        return action.name, None
-    form = DecisionForm(request.POST, task=task)
-    return (Decide.name, None) if form.decide(by=actor) else ("", form)
-
-
-def _render_task(
-    request: HttpRequest,
-    task: HumanTask,
-    actor: Actor,
-    *,
-    form: DecisionForm | None,
-    message: str,
-    status: int,
-    inbox_address: str,
-) -> HttpResponse:
-    """Render the page. ``form`` has errors of a POST; None makes a new one, if the user may decide the task."""
-    assert actor.user is not None
-    (redacted_task,) = redact_tasks(operations.mark_nobody_left(task), actor.user)
-    why_not = operations.why_not(task, actor.user)
-    if why_not is None and form is None:
-        try:
-            form = DecisionForm(task=task)
-        # The form class of the project may not be installed in this process; show the task without a form.
-        except TemporalexError as exc:
-            why_not = exc.message
-    done = {"claim": Claim.done, "release": Release.done, "decide": Decide.done}.get(request.GET.get("done", ""))
-    subject_text = operations.subject_text(task.run)
-    context: dict[str, Any] = {
-        "task": redacted_task,
-        "said": message,
-        "done": done,
-        "text": operations.task_sentence(redacted_task, subject=subject_text),
-        "shows": operations.value_as_json(redacted_task),
-        "asks": ", ".join(candidate_names(candidates_of(task))),
-        "why_not": why_not,
-        "form": None if why_not else form,
-        "claimed": operations.is_claimed(task) and task.claimed_by_key == authorization.sender_key(actor.user),
-        "outcome": outcome_label(task.outcome) if task.outcome else "",
-        "user_name": str(actor.user),
-        "inbox_address": inbox_address,
-    }
-    return render(request, "temporalex_django/pages/task.html", context, status=status)
+    page = TaskPage(actor=actor, address=reverse("temporalex_pages:link", args=[token]), delegates=False)
+    return page.respond(request, human_task)
 
 
 def _refuse(actor: Actor, task: HumanTask) -> NoReturn:

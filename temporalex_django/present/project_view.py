@@ -307,7 +307,8 @@ class CodeMismatch:
     ``kind`` is its sort: a workflow class, an activity, a step of a graph, a key of the codec, a payload, or ("replay",
     "input") code that differs from a history, or ("timeout") a replay that took too long. ``name`` names it. ``count``
     is the number of runs that need it, among those that were read, and ``example`` is the business id of one of them.
-    ``reason`` is the text of an error, or empty.
+    ``reason`` is the text of an error, or empty. ``place`` is where the code of the project stops, as ``file:line``, or
+    empty.
     """
 
     kind: MismatchKind
@@ -315,6 +316,7 @@ class CodeMismatch:
     count: int
     example: str = ""
     reason: str = ""
+    place: str = ""
 
 
 def deploy_diagnoses(mismatches: Sequence[CodeMismatch], *, runs: int, replayed: int) -> list[Diagnosis]:
@@ -332,6 +334,58 @@ def deploy_diagnoses(mismatches: Sequence[CodeMismatch], *, runs: int, replayed:
         runs,
     )
     return [Diagnosis(severity="note", code="fits", text=text % words, next_step=_("Deploy it."))]
+
+
+def recorded_mismatch_text(mismatch: CodeMismatch, *, release: str, replayed: int) -> str:
+    """Return a sentence about a mismatch of a release that was recorded, without payloads and without a run.
+
+    ``replayed`` is the number of runs that were replayed with the code of the release.
+    """
+    texts: dict[str, str] = {
+        "class": ngettext(
+            "%(count)d open run uses %(name)s, which %(release)s does not have.",
+            "%(count)d open runs use %(name)s, which %(release)s does not have.",
+            mismatch.count,
+        ),
+        "activity": ngettext(
+            "%(count)d unfinished activity needs %(name)s, which %(release)s does not have.",
+            "%(count)d unfinished activities need %(name)s, which %(release)s does not have.",
+            mismatch.count,
+        ),
+        "step": ngettext(
+            "%(count)d open run is waiting at the step %(name)s, which %(release)s does not have.",
+            "%(count)d open runs are waiting at the step %(name)s, which %(release)s does not have.",
+            mismatch.count,
+        ),
+        "replay": ngettext(
+            "%(count)d of %(replayed)d replayed run would stop at %(place)s.",
+            "%(count)d of %(replayed)d replayed runs would stop at %(place)s.",
+            replayed,
+        ),
+        "timeout": ngettext(
+            "%(count)d history of %(name)s was not checked, because its replay took too long.",
+            "%(count)d histories of %(name)s were not checked, because their replays took too long.",
+            mismatch.count,
+        ),
+        "input": ngettext(
+            "In %(count)d history of %(name)s, an input differs: %(why)s",
+            "In %(count)d histories of %(name)s, an input differs: %(why)s",
+            mismatch.count,
+        ),
+    }
+    unreadable = ngettext(
+        "%(release)s cannot read a payload of %(count)d run of %(name)s.",
+        "%(release)s cannot read payloads of %(count)d runs of %(name)s.",
+        mismatch.count,
+    )
+    return texts.get(mismatch.kind, unreadable) % {
+        "count": mismatch.count,
+        "name": mismatch.name,
+        "release": release,
+        "replayed": replayed,
+        "place": mismatch.place or mismatch.name,
+        "why": mismatch.reason,
+    }
 
 
 def cluster_diagnoses(left_out: Mapping[str, int]) -> list[Diagnosis]:

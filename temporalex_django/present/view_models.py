@@ -211,7 +211,7 @@ class Remedy:
     schedule, or empty. ``label`` is the text of the link.
     """
 
-    kind: Literal["bulk", "runs", "workers", "switches", "schedules", "tasks", "outbox", "background_tasks"]
+    kind: Literal["bulk", "runs", "workers", "switches", "schedules", "tasks", "outbox", "background_tasks", "deploy"]
     label: str
     action: str = ""
     filters: Mapping[str, str] = field(default_factory=dict)

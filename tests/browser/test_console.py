@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+from django.utils import timezone
 
-from temporalex_django.models import Instance
+from temporalex_django.models import HumanTask, Instance
 from tests.browser.test_admin import CONSOLE, Operator, operator  # noqa: F401 - the last is a fixture
 from tests.support.broken_runs import broken_fleet
 from tests.support.client_flows import Basket, Sleepy, drain
+from tests.support.commands import shell
+from tests.support.invoices import ACCOUNTING, InvoiceDesk
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -154,3 +159,39 @@ def test_it_works_without_javascript(browser: Any, live_server: Any) -> None:
     assert "1 of 1 selected run" in page.inner_text("#tx-main")
     page.unroute_all(behavior="ignoreErrors")
     context.close()
+
+
+def test_tasks_are_given_to_another_person_in_three_clicks(operator: Operator) -> None:  # noqa: F811
+    page, people = operator.page, get_user_model().objects
+    people.create_user("ann").groups.add(Group.objects.create(name=ACCOUNTING))
+    for number in range(3):
+        InvoiceDesk.start(str(number), {"number": number, "total": 5, "form": None})
+    drain()
+    page.goto(f"{operator.url}{CONSOLE}")
+    operator.presses("link", "Human tasks")
+    row = page.get_by_role("checkbox", name="Select Approve invoice 1 over 5 EUR")
+    row.check()
+    page.get_by_label("To", exact=True).select_option("ann")
+    page.get_by_label("Reason").fill("on leave")
+    HumanTask.objects.filter(workflow_id="invoice::2").update(escalated_at=timezone.now())
+    page.wait_for_selector(".tx-tasks >> text=Escalated", timeout=PATIENCE)
+    assert row.is_checked()
+    operator.presses("button", "Reassign")
+    assert "1 task was given to ann." in operator.reads
+    assert HumanTask.objects.get(workflow_id="invoice::1").delegated[0]["to"] == "ann"
+
+
+def test_the_page_of_releases_and_of_a_task_of_the_console(operator: Operator) -> None:  # noqa: F811
+    InvoiceDesk.start("1", {"number": 1, "total": 5, "form": "schema"})
+    drain()
+    page = operator.page
+    page.goto(f"{operator.url}{CONSOLE}deploy/")
+    operator.looks()
+    shell("doctor", "--deploy", "--record", "2027.3")
+    page.wait_for_selector("text=Its runs would continue.", timeout=PATIENCE)
+    operator.looks()
+    page.goto(f"{operator.url}{CONSOLE}desk/{HumanTask.objects.get().pk}/")
+    operator.looks()
+    assert page.locator("h1").count() == 1
+    operator.presses("button", "Claim")
+    assert "You have claimed it." in operator.reads

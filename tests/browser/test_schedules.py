@@ -1,14 +1,21 @@
-"""A schedule is made, triggered and paused in the admin, click by click, under a strict CSP."""
+"""A schedule is made, triggered, paused and backfilled, click by click, under a strict CSP."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.contrib.auth import get_user_model
+from django.utils import timezone
 
 from temporalex_django import Ok, Workflow
-from temporalex_django.models import Instance, Schedule
-from tests.browser.test_admin import Operator, operator  # noqa: F401 - the second is a fixture
+from temporalex_django.authoring.schedules.specs import Cron
+from temporalex_django.models import Instance, Schedule, ScheduleSlot
+from temporalex_django.operations.base import Actor
+from temporalex_django.operations.schedules.definition import ScheduleDefinition
+from temporalex_django.operations.schedules.save import SaveSchedule
+from tests.browser.test_admin import CONSOLE, Operator, operator  # noqa: F401 - the second is a fixture
 from tests.support.client_flows import drain
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -64,7 +71,44 @@ def test_a_schedule_is_made_triggered_and_paused(operator: Operator) -> None:  #
     page.get_by_label("To", exact=True).fill("2026-01-01T00:00")
     operator.presses("button", "Preview")
     assert "must not be earlier than the start of the range" in operator.reads
-    page.goto(f"{operator.url}{SCHEDULES}")
-    operator.looks()
+    operator.presses("link", "Schedules")
     assert "the printer is broken" in operator.reads
     assert page.locator(".tx-outcomes li").first.get_attribute("title").endswith("started")
+
+
+def test_last_night_and_a_backfill_are_few_clicks_from_the_overview(operator: Operator) -> None:  # noqa: F811
+    page = operator.page
+    for name in ("nightly", "weekly"):
+        definition = ScheduleDefinition(
+            name=name, workflow=Report.name, specs=[Cron("30 2 * * *")], tz="UTC", args="Bonn"
+        )
+        root = get_user_model().objects.get(username="root")
+        SaveSchedule(definition, create=True, by=Actor(user=root)).execute()
+    now = timezone.now()
+    row = Schedule.objects.get(name="nightly")
+    for number in range(35):
+        ScheduleSlot.objects.create(
+            schedule=row, at=now - timedelta(days=number), cause="time", decided_at=now,
+            outcome=("started", "skipped", "missed")[number % 3], reason=("", "overlap", "window")[number % 3],
+        )  # fmt: skip
+    page.goto(f"{operator.url}{CONSOLE}")
+    operator.looks()
+    operator.presses("link", "Schedules")
+    assert page.locator("#tx-live tr", has_text="nightly").locator(".tx-outcomes li").count() == 30
+    page.get_by_role("link", name="Backfill… nightly").focus()
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    operator.looks()
+    page.get_by_label("From").fill("2026-01-01T00:00")
+    page.get_by_label("To", exact=True).fill("2026-01-05T00:00")
+    operator.presses("button", "Preview")
+    operator.presses("button", "Start 4 runs")
+    assert "Backfill: 0 of 4 slots" in operator.reads
+    # A change is shown in place, while somebody fills in a form.
+    page.locator("summary", has_text="Pause").click()
+    page.locator("#pause_reason").fill("half a rea")
+    Schedule.objects.filter(pk=row.pk).update(error="no holidays function")
+    page.wait_for_selector("text=no holidays function", timeout=15_000)
+    assert page.locator("#pause_reason").input_value() == "half a rea"
+    assert page.locator("details", has_text="Pause").first.evaluate("e => e.open")
+    operator.looks()

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from tests.support import outbox_matrix, schedule_matrix, task_matrix
-from tests.support.matrix import Row
+from tests.support.matrix import Row, token
 from tests.support.outbox_matrix import dead_letter
 
-__all__ = ["ADMIN", "COMMANDS", "OPERATIONS", "REST", "dead_letter"]
+__all__ = ["ADMIN", "COMMANDS", "ENTRIES", "OPERATIONS", "REST", "dead_letter"]
 
 OPERATIONS = schedule_matrix.OPERATIONS | outbox_matrix.OPERATIONS | task_matrix.OPERATIONS
 REST = schedule_matrix.REST | outbox_matrix.REST | task_matrix.REST
 REST |= {"GET lost_workers": Row(("view_worker",), lambda send: send(), of_run=False)}
 ADMIN = schedule_matrix.ADMIN | outbox_matrix.ADMIN | task_matrix.ADMIN
+ADMIN |= {
+    "humantask changelist": Row((), lambda page: page(), "question", of_run=False),
+    "humantask change": Row((), lambda page: page("task"), "question", of_run=False),
+    "instance console desk": Row((), lambda page: page(), "question", of_run=False),
+    "instance console task": Row((), lambda page: page("task"), "question"),
+    "instance console task post": Row(
+        (), lambda page: page("task", {"token": token(), "outcome": "approved"}), "question"
+    ),
+    "instance console deploy": Row(("view_worker",), lambda page: page(), of_run=False),
+}
+#: Entries in the admin of what the console has.
+ENTRIES = {
+    *(f"{model} changelist" for model in ("bulkjob", "worker", "switchedoff", "schedule", "humantask")),
+    "schedule change",
+    "humantask change",
+}
 COMMANDS = schedule_matrix.COMMANDS | outbox_matrix.COMMANDS | task_matrix.COMMANDS

@@ -75,20 +75,27 @@ _WALLS = {"start": "2026-01-01T00:00", "end": "2026-01-03T00:00", "per_minute": 
 ADMIN = {
     "schedule changelist": Row(LOOK, lambda page: page(), "schedule", of_run=False),
     "schedule add": Row(MANAGE, lambda page: page(), "schedule", of_run=False),
-    "schedule change": Row(LOOK, lambda page: page("schedule"), "schedule"),
-    "schedule history": Row(LOOK, lambda page: page("schedule"), "schedule"),
+    "schedule change": Row(LOOK, lambda page: page("schedule"), "schedule", of_run=False),
+    "instance console schedules": Row(LOOK, lambda page: page(), "schedule", of_run=False),
+    "instance console schedule": Row(LOOK, lambda page: page("schedule"), "schedule"),
     "schedule edit": Row(_LOOK_AND_MANAGE, lambda page: page("schedule"), "schedule"),
     "schedule edit post": Row(_LOOK_AND_START, lambda page: page("schedule", _edited), "schedule"),
-    "schedule pause post": Row(_LOOK_AND_MANAGE, lambda page: page("schedule", {}), "schedule"),
-    "schedule unpause post": Row(_LOOK_AND_MANAGE, lambda page: page("schedule", {}), "paused schedule"),
-    "schedule trigger post": Row(_LOOK_AND_START, lambda page: page("schedule", {"token": token()}), "schedule"),
-    "schedule backfill": Row(_LOOK_AND_MANAGE, lambda page: page("schedule"), "schedule"),
-    "schedule backfill post": Row(
+    "instance console pause_schedule post": Row(_LOOK_AND_MANAGE, lambda page: page("schedule", {}), "schedule"),
+    "instance console unpause_schedule post": Row(
+        _LOOK_AND_MANAGE, lambda page: page("schedule", {}), "paused schedule"
+    ),
+    "instance console trigger_schedule post": Row(
+        _LOOK_AND_START, lambda page: page("schedule", {"token": token()}), "schedule"
+    ),
+    "instance console backfill_schedule": Row(_LOOK_AND_MANAGE, lambda page: page("schedule"), "schedule"),
+    "instance console backfill_schedule post": Row(
         _LOOK_AND_START, lambda page: page("schedule", {**_WALLS, "_confirm": "1"}), "schedule"
     ),
-    "schedule stop-backfill post": Row(_LOOK_AND_MANAGE, lambda page: page("schedule", {}), "backfill"),
-    "schedule delete": Row(_LOOK_AND_MANAGE, lambda page: page("schedule"), "schedule"),
-    "schedule delete post": Row(_LOOK_AND_MANAGE, lambda page: page("schedule", {}), "schedule"),
+    "instance console stop_backfill_schedule post": Row(
+        _LOOK_AND_MANAGE, lambda page: page("schedule", {}), "backfill"
+    ),
+    "instance console delete_schedule": Row(_LOOK_AND_MANAGE, lambda page: page("schedule"), "schedule"),
+    "instance console delete_schedule post": Row(_LOOK_AND_MANAGE, lambda page: page("schedule", {}), "schedule"),
 }
 COMMANDS = {
     "schedules": Row(MANAGE, lambda run, ref: run("pause", NIGHTLY), "schedule"),

@@ -1,322 +1,276 @@
-"""Schedules in the admin: the list, and the page of a schedule with its slots and operations."""
+"""Schedules in the admin: the form that adds or changes one. Their other pages are in the console."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
-from uuid import uuid4
+from urllib.parse import urlencode
+from uuid import UUID
 
 from django.contrib import admin, messages
-from django.contrib.admin.utils import unquote
-from django.contrib.admin.views.main import ChangeList
-from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
-from django.urls import path, reverse
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
-from django.utils.translation import gettext_lazy as _
+from django.db.models import QuerySet
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import path
+from django.utils import timezone
+from django.utils.translation import gettext as _
 
-from temporalex_django.admin.background_tasks import task_addresses
-from temporalex_django.admin.base import visible_runs
-from temporalex_django.admin.filters import ChoicesFilter, WorkflowFilter
-from temporalex_django.admin.schedules.detail import schedule_detail_context
-from temporalex_django.admin.schedules.formatting import (
-    STATE_LABELS,
-    ScheduleAdminBase,
-    can_manage,
-    outcome_shapes,
-    state_badge,
-    triggered_message,
-)
-from temporalex_django.admin.schedules.views import BackfillView, DeleteScheduleView, EditScheduleView
-from temporalex_django.console.actions import ReasonForm
+from temporalex_django.access import Operation, policy, schedules_for
+from temporalex_django.admin.base import AdminMount
+from temporalex_django.admin.read_only import ConsoleEntryAdmin
+from temporalex_django.admin.run.action_views import class_summary, startable_classes
+from temporalex_django.admin.schedules.schedule_form import ScheduleForm
+from temporalex_django.authoring.authorization import APP
+from temporalex_django.authoring.django_tasks import defined_paths
+from temporalex_django.authoring.schedules.schedule import specs_in_words
+from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.console.base import (
-    CappedPaginator,
     actor_of,
-    format_time,
     idempotent_request,
     is_duplicate_request,
+    posted_data,
     refuse,
-    shorten,
     user_of,
 )
-from temporalex_django.errors import ActionNotPermitted, ScheduleNotFound, TemporalexError
-from temporalex_django.forms.payload_forms import TokenForm
-from temporalex_django.models import Instance, Schedule, ScheduleSlot
+from temporalex_django.console.schedule_rows import fire_times
+from temporalex_django.console.schedules import can_manage, require_manage_permission
+from temporalex_django.errors import ActionNotPermitted, ScheduleInvalid, TemporalexError
+from temporalex_django.models import Schedule
+from temporalex_django.operations.background_tasks import RetryTask
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.idempotency import DuplicateRequest
-from temporalex_django.operations.schedules.describe import (
-    STATES,
-    describe_table,
-    is_stalled,
-    last_slots,
-    next_fires,
-    state_name,
-)
-from temporalex_django.operations.schedules.operations import (
-    BackfillSchedule,
-    DeleteSchedule,
-    PauseSchedule,
-    ScheduleAction,
-    StopBackfill,
-    TriggerSchedule,
-    UnpauseSchedule,
-)
+from temporalex_django.operations.schedules.operations import VIEW_SCHEDULE
 from temporalex_django.operations.schedules.save import SaveSchedule
 
-#: Attribute of a schedule in the list that holds its last slots.
-_SLOTS_ATTRIBUTE = "listed_slots"
-
-
-class ScheduleStateFilter(admin.SimpleListFilter):
-    """List filter of schedules by their state, such as paused."""
-
-    title = _("state")
-    parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        return [*STATE_LABELS.items()]
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        condition = STATES.get(self.value() or "")
-        if condition is None:
-            return queryset
-        return queryset.filter(condition)
-
-
-class OwnerFilter(ChoicesFilter):
-    """List filter of schedules by their owner: code that declares them, or people who created them."""
-
-    title = _("owner")
-    parameter_name = "owner"
-    column = "owner"
-
-    def choices_from_code(self) -> list[tuple[str, Any]]:
-        return [*Schedule.Owner.choices]
-
-
-class ScheduleChangeList(ChangeList):
-    """The list of schedules in the admin; it reads the last slots of all schedules of a page in two more statements."""
-
-    def get_results(self, request: HttpRequest) -> None:
-        super().get_results(request)
-        rows = [*self.result_list]
-        slots = last_slots(rows, alias=storage().alias)
-        for row in rows:
-            setattr(row, _SLOTS_ATTRIBUTE, slots[row.pk])
-        self.result_list = rows
-
-
-class TriggerForm(TokenForm, ReasonForm):
-    """The form that triggers a schedule: a reason, and a hidden token.
-
-    The token prevents that a form which is posted twice starts two runs.
-    """
+_MAX_DIGITS = 18
 
 
 @admin.register(Schedule)
-class ScheduleAdmin(ScheduleAdminBase):
-    """The admin pages of schedules: a list, and for each a page with its next times, its slots and its operations."""
+class ScheduleAdmin(ConsoleEntryAdmin[Schedule]):
+    """The entry of schedules in the admin, which leads to the console, and the form that adds or changes a schedule."""
 
-    list_display = ("schedule", "times", "state", "next_fire", "outcomes")
-    list_display_links = ("schedule",)
-    list_filter = (ScheduleStateFilter, OwnerFilter, WorkflowFilter)
-    search_fields = ("name__icontains", "workflow__icontains", "task__icontains")
-    search_help_text = _("Part of a schedule's name, of a workflow's name or of a task's path")
-    ordering = ("name",)
-    paginator = CappedPaginator
+    page = "schedules"
 
-    # -- list ----------------------------------------------------------------------------------------------------------
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
+        """Return the schedules that the user may see. The console of this site uses it, too."""
+        return schedules_for(user_of(request), alias=storage().alias)
 
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
-        return ScheduleChangeList
+    def has_view_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
+        return policy().allows(user_of(request), VIEW_SCHEDULE)
 
     def has_add_permission(self, request: HttpRequest, *args: Any) -> bool:
         return can_manage(user_of(request), SaveSchedule.name)
 
-    @admin.display(description=_("schedule"), ordering="name")
-    def schedule(self, row: Schedule) -> SafeString:
-        under = f"{row.workflow or row.task} · {row.get_owner_display()}"
-        return format_html('{}<span class="tx-under">{}</span>', shorten(row.name), under)
-
-    @admin.display(description=_("when"))
-    def times(self, row: Schedule) -> SafeString | str:
-        words = shorten(describe_table(row))
-        if row.error:
-            return format_html('{}<span class="tx-under tx-problem">{}</span>', words, shorten(row.error))
-        return words
-
-    @admin.display(description=_("state"))
-    def state(self, row: Schedule) -> SafeString:
-        name = state_name(row)
-        reason = row.pause_reason
-        if name == "paused" and row.paused_by_failures:
-            reason = str(_("Paused automatically after failures."))
-        if name != "paused" or not reason:
-            return state_badge("stalled" if name == "active" and is_stalled(getattr(row, _SLOTS_ATTRIBUTE)) else name)
-        return format_html('{}<span class="tx-under">{}</span>', state_badge(name), shorten(reason))
-
-    @admin.display(description=_("next fire"), ordering="next_at")
-    def next_fire(self, row: Schedule) -> SafeString | str:
-        instants: list[datetime] = []
-        if state_name(row) == "active":
-            instants = next_fires(row, 1)
-        return format_time(instants[0]) if instants else "–"
-
-    @admin.display(description=_("last ten"))
-    def outcomes(self, row: Schedule) -> SafeString | str:
-        slots: list[ScheduleSlot] = getattr(row, _SLOTS_ATTRIBUTE)
-        return outcome_shapes(slots, row.tz)
-
-    # -- one schedule --------------------------------------------------------------------------------------------------
-
     def get_urls(self) -> list[Any]:
-        """Return the URLs of the views of schedules, followed by the URLs of Django's ``ModelAdmin``.
-
-        The order matters: Django's last pattern matches every URL.
-        """
         view = self.admin_site.admin_view
-        pages: list[tuple[str, Callable[..., HttpResponse]]] = [
-            ("edit", EditScheduleView(self)),
-            ("pause", self.pause_view),
-            ("unpause", self.unpause_view),
-            ("trigger", self.trigger_view),
-            ("backfill", BackfillView(self)),
-            ("stop-backfill", self.stop_backfill_view),
-            ("delete", DeleteScheduleView(self)),
-        ]
+        edit = EditScheduleView(self)
         return [
-            path("add/", view(EditScheduleView(self)), name="temporalex_django_schedule_add"),
-            *(
-                path(f"<path:object_id>/{name}/", view(page), name=f"temporalex_django_schedule_{name}")
-                for name, page in pages
-            ),
+            path("add/", view(edit), name="temporalex_django_schedule_add"),
+            path("<path:object_id>/edit/", view(edit), name="temporalex_django_schedule_edit"),
+            path("<path:object_id>/change/", view(self.change_view), name="temporalex_django_schedule_change"),
             *super().get_urls(),
         ]
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Show the page of a schedule.
+        """Redirect to the page of the schedule in the console."""
+        return self.old_view(request, object_id)
 
-        A POST is refused, because the form on the page of ``EditScheduleView`` saves changes.
+    def old_view(self, request: HttpRequest, rest: str) -> HttpResponse:
+        key = rest.partition("/")[0]
+        if not _is_key(key) or not self.has_view_permission(request):
+            return super().old_view(request, rest)
+        return HttpResponseRedirect(AdminMount(self.admin_site).address("schedule", int(key)))
+
+    def find_schedule(self, request: HttpRequest, ref: str) -> Schedule:
+        """Return the schedule with the primary key ``ref``.
+
+        Raises ``Http404`` if it does not exist or is hidden from the user. A user who may not look at schedules at all
+        gets ``PermissionDenied``, which the audit log records.
         """
-        row = self.find_schedule(request, unquote(object_id))
+        if not self.has_view_permission(request):
+            error = _("You may not view schedules: this requires the permission %(wanted)s.")
+            refuse(request, VIEW_SCHEDULE.action, error % {"wanted": VIEW_SCHEDULE.permission})
+        row = self.get_queryset(request).filter(pk=int(ref)).first() if _is_key(ref) else None
         if row is None:
-            return self.schedule_not_found(request, object_id)
-        if request.method not in ("GET", "HEAD"):
-            refuse(request, SaveSchedule.name, str(_("You cannot change a schedule here. Use its actions instead.")))
-        context = schedule_detail_context(
-            row,
-            page=request.GET.get("p", ""),
-            alias=storage().alias,
-            by=actor_of(request),
-            run_address=lambda ids: self._run_addresses(request, ids),
-            task_address=lambda ids: task_addresses(self.admin_site, ids),
-        )
-        can_change = row.owner == Schedule.Owner.PEOPLE and can_manage(user_of(request), SaveSchedule.name)
-        can_delete = row.owner == Schedule.Owner.PEOPLE or row.gone_since is not None
-        return self.render_page(
-            request,
-            "change_form.html",
-            title=row.name,
-            row=row,
-            can_manage=can_manage(user_of(request), PauseSchedule.name),
-            can_change=can_change,
-            can_delete=can_delete and can_manage(user_of(request), DeleteSchedule.name),
-            can_backfill=can_manage(user_of(request), BackfillSchedule.name),
-            pause_form=ReasonForm(auto_id="pause_%s"),
-            trigger_form=TriggerForm(auto_id="trigger_%s"),
-            **{**context, **(extra_context or {})},
-        )
+            raise Http404
+        return row
 
-    def _run_addresses(self, request: HttpRequest, run_ids: list[str]) -> dict[str, str]:
-        """Return the URLs by run id, without runs that the user may not see."""
-        if not self.admin_site.is_registered(Instance):
-            return {}
-        restricted_runs = visible_runs(self.admin_site, request)
-        if restricted_runs is not None:
-            run_ids = [str(key) for key in restricted_runs.filter(pk__in=run_ids).values_list("pk", flat=True)]
-        page = f"{self.admin_site.name}:temporalex_django_instance_change"
-        return {run_id: reverse(page, args=[run_id]) for run_id in run_ids}
+    def address_of(self, row: Schedule) -> str:
+        """Return the URL of the page of the schedule."""
+        return AdminMount(self.admin_site).address("schedule", row.pk)
 
-    def pause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Pause the schedule on a POST, and redirect to its page; until the pause ends, its slots start no runs."""
-        return self._operate(
-            request, object_id, PauseSchedule, str(_("Paused. The schedule will skip its slots until you unpause it."))
-        )
+    @property
+    def list_address(self) -> str:
+        return AdminMount(self.admin_site).address("schedules")
 
-    def unpause_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """End the pause of the schedule on a POST, and redirect to its page."""
-        return self._operate(request, object_id, UnpauseSchedule, str(_("Unpaused. The schedule will fire again.")))
-
-    def stop_backfill_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Stop the backfill of the schedule on a POST, and redirect to its page."""
-        done = str(_("The backfill has been stopped. Slots that are already waiting will still be started."))
-        return self._operate(request, object_id, StopBackfill, done)
-
-    def _operate(
-        self, request: HttpRequest, object_id: str, action: type[ScheduleAction[Any]], success_message: str
+    def render_form(
+        self, request: HttpRequest, *, title: str, row: Schedule | None, status: int = 200, **context: Any
     ) -> HttpResponse:
-        """Perform the operation on a POST. The page of the schedule shows a refusal."""
-        row = self.find_schedule(request, object_id)
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        if row is None:
-            return self.schedule_not_found(request, object_id)
-        form = ReasonForm(request.POST)
-        if not form.is_valid():
-            messages.error(request, " ".join(map(str, form.errors["reason"])))
-            return HttpResponseRedirect(self.address_of(row))
-        try:
-            action(row.name, reason=form.cleaned_data["reason"], by=actor_of(request)).execute()
-        except ActionNotPermitted as exc:
-            raise PermissionDenied(str(exc)) from exc
-        except ScheduleNotFound:
-            return self.schedule_not_found(request, object_id)
-        except TemporalexError as exc:
-            messages.error(request, exc.message)
-        else:
-            messages.success(request, success_message)
-        return HttpResponseRedirect(self.address_of(row))
+        """Render the page with the form of the schedule ``row``, or of a new one if ``row`` is None.
 
-    def trigger_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Fire the schedule now on a POST, and redirect to its page with the outcome as a message."""
-        row = self.find_schedule(request, object_id)
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
-        if row is None:
-            return self.schedule_not_found(request, object_id)
-        self.require_manage_permission(request, TriggerSchedule.name)
-        form = TriggerForm(request.POST)
-        if form.is_valid() and self._is_first_post(request, form.cleaned_data["token"]):
-            self._trigger(request, row, reason=form.cleaned_data["reason"])
-        else:
-            messages.info(request, _("This form was already submitted, so nothing was started this time."))
-        return HttpResponseRedirect(self.address_of(row))
+        ``status`` is the status of the response, and ``context`` adds values to the template context.
+        """
+        page_context = {
+            **self.admin_site.each_context(request),
+            "title": title,
+            "subtitle": None,
+            "original": row,
+            "opts": self.opts,
+            "media": self.media,
+            "has_view_permission": True,
+            "add": row is None,
+            "change": row is not None,
+            "is_popup": False,
+            **context,
+        }
+        request.current_app = self.admin_site.name
+        return TemplateResponse(request, "admin/temporalex_django/schedule/form.html", page_context, status=status)
 
-    def _is_first_post(self, request: HttpRequest, token: str) -> bool:
-        """Store the token. False means that the form was posted twice, so that the second post must do nothing."""
+
+def _is_key(text: str) -> bool:
+    # More digits would overflow the column, and int() accepts digits that are not ASCII.
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
+
+
+# --- edit view --------------------------------------------------------------------------------------------------------
+#
+# Create or change a schedule in the admin: choose a class, fill in a form, and see when it would fire.
+
+
+_FIRES_SHOWN = 5
+#: Name of the button that shows the times and saves nothing.
+_PREVIEW = "_preview"
+
+
+class EditScheduleView:
+    """The admin page that creates a schedule of the class ``?workflow=`` or of the task ``?task=``, or changes one.
+
+    Without both, the page lists the classes and the tasks. The button *Preview* shows when the schedule would fire.
+    """
+
+    def __init__(self, model_admin: ScheduleAdmin) -> None:
+        self.admin = model_admin
+
+    def __call__(self, request: HttpRequest, object_id: str = "") -> HttpResponse:
+        if request.method not in ("GET", "HEAD", "POST"):
+            return HttpResponseNotAllowed(["GET", "HEAD", "POST"])
+        row = self.admin.find_schedule(request, object_id) if object_id else None
+        require_manage_permission(request, SaveSchedule.name)
+        if row is not None and row.owner == Schedule.Owner.CODE:
+            messages.error(request, _("%(module)s declares this schedule: change it there.") % {"module": row.module})
+            return HttpResponseRedirect(self.admin.address_of(row))
+        classes = {cls.name: cls for cls in startable_classes(user_of(request))}
+        tasks = self._tasks(request)
+        workflow, task = self._target(request, row, classes, tasks)
+        if workflow is None and not task:
+            return self._render_choice(request, row, [*classes.values()], tasks)
+        form = ScheduleForm(posted_data(request), workflow=workflow, task=task, row=row, by=actor_of(request))
+        if request.method == "POST" and form.is_valid() and _PREVIEW not in request.POST:
+            return self._save(request, row, form)
+        return self._render_form(request, row, form)
+
+    def _target(
+        self, request: HttpRequest, row: Schedule | None, classes: Mapping[str, type[Workflow]], tasks: Sequence[str]
+    ) -> tuple[type[Workflow] | None, str]:
+        """Return the class or the task that was chosen, or that of the row; (None, "") if there is none of both.
+
+        Raises ``Http404`` for one that the user may not schedule.
+        """
+        name, task = request.GET.get("workflow", ""), request.GET.get("task", "")
+        if name or task:
+            if name not in classes and task not in tasks:
+                raise Http404
+        elif row is not None:
+            name, task = row.workflow, row.task
+        workflow = classes.get(name)
+        return workflow, task if workflow is None and task in tasks else ""
+
+    def _tasks(self, request: HttpRequest) -> list[str]:
+        """Return the paths of the tasks that the user may schedule."""
+        operation = Operation(action=RetryTask.name, permission=f"{APP}.{RetryTask.permission}")
+        return sorted(defined_paths) if policy().allows(user_of(request), operation) else []
+
+    def _save(self, request: HttpRequest, row: Schedule | None, form: ScheduleForm) -> HttpResponse:
+        token = form.cleaned_data["token"]
         if is_duplicate_request(request, token):
-            return False
-        # Committed before the trigger, and not with it: functions of the project must run outside of a transaction.
+            return self._duplicate_response(request)
+        assert form.definition is not None
         try:
+            # The row and the token commit together: if the response gets lost, the second POST saves nothing.
             with idempotent_request(request, token).run_once() as answer:
-                answer.made = uuid4()
+                operation = SaveSchedule(
+                    form.definition, create=row is None, expected=form.expected_versions, by=actor_of(request)
+                )
+                saved_row = operation.execute()
+                answer.made = UUID(int=saved_row.pk)
+        # Another process did the same POST between the check above and the insert of the token.
         except DuplicateRequest:
-            return False
-        return True
-
-    def _trigger(self, request: HttpRequest, row: Schedule, *, reason: str) -> None:
-        try:
-            slot = TriggerSchedule(row.name, reason=reason, by=actor_of(request)).execute()
-        except ActionNotPermitted as exc:
-            raise PermissionDenied(str(exc)) from exc
-        except ScheduleNotFound:
-            messages.error(request, _("This schedule does not exist any more."))
+            return self._duplicate_response(request)
         except TemporalexError as exc:
-            messages.error(request, exc.message)
-        else:
-            is_done, text = triggered_message(slot)
-            (messages.success if is_done else messages.warning)(request, text)
+            status = 409
+            if isinstance(exc, ActionNotPermitted):
+                status = 403
+            form.add_error(None, exc.message)
+            form.renew()
+            return self._render_form(request, row, form, status=status)
+        messages.success(request, _("Saved %(name)s.") % {"name": saved_row.name})
+        return HttpResponseRedirect(self.admin.address_of(saved_row))
+
+    def _duplicate_response(self, request: HttpRequest) -> HttpResponse:
+        messages.info(request, _("This form was already submitted, so nothing was saved this time."))
+        return HttpResponseRedirect(self.admin.list_address)
+
+    def _render_choice(
+        self, request: HttpRequest, row: Schedule | None, classes: list[type[Workflow]], tasks: list[str]
+    ) -> HttpResponse:
+        choices = [
+            {"name": cls.name, "address": f"?{urlencode({'workflow': cls.name})}", "about": class_summary(cls)}
+            for cls in classes
+        ]
+        choices += [
+            {"name": task, "address": f"?{urlencode({'task': task})}", "about": _("A Django task")} for task in tasks
+        ]
+        title = _("Add a schedule: choose the workflow or the task")
+        if row is not None:
+            title = _("Change %(name)s: choose the workflow or the task") % {"name": row.name}
+        return self.admin.render_form(request, title=title, row=row, classes=choices)
+
+    def _render_form(
+        self, request: HttpRequest, row: Schedule | None, form: ScheduleForm, *, status: int = 200
+    ) -> HttpResponse:
+        title, back = _("Add a schedule for %(workflow)s"), self.admin.list_address
+        if row is not None:
+            title, back = _("Change %(name)s"), self.admin.address_of(row)
+        return self.admin.render_form(
+            request,
+            title=title % {"workflow": form.target, "name": getattr(row, "name", "")},
+            row=row,
+            status=status,
+            form=form,
+            about="" if form.workflow is None else class_summary(form.workflow),
+            back=back,
+            **_preview_context(form),
+        )
+
+
+def _preview_context(form: ScheduleForm) -> dict[str, Any]:
+    """Return when the schedule would fire; empty while the fields about times are not valid."""
+    table = form.table
+    if table is None:
+        return {}
+    limit = form.cleaned_data.get("max_fires") or _FIRES_SHOWN
+    try:
+        slots = [*islice(table.slots(timezone.now()), min(limit, _FIRES_SHOWN))]
+        words = specs_in_words(table.specs, table.zone)
+    # A function of holidays failed: the form says so at the field.
+    except ScheduleInvalid:
+        return {}
+    return {
+        "words": words,
+        "fires": fire_times([slot.instant for slot in slots], table.zone),
+        "zone": table.zone,
+        "viewer_zone": timezone.get_current_timezone_name(),
+    }

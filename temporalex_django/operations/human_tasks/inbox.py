@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any, Literal
 from uuid import UUID
 
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 from django.db.models.functions import Now
 
 from temporalex_django import access
@@ -50,6 +50,12 @@ def inbox(user: Person, *, order: Order = "due", now: datetime | None = None) ->
     if runs is not None:
         tasks = tasks.filter(run__in=runs.order_by().values("pk"))
     return tasks.order_by(*_ORDERS[order])
+
+
+def tasks_of(runs: QuerySet[Instance] | None) -> HumanTaskQuerySet:
+    """Return the human tasks of these runs, open and closed; None means all runs."""
+    tasks = HumanTask.objects.using(storage().alias)
+    return tasks.all() if runs is None else tasks.filter(run__in=runs.order_by().values("pk"))
 
 
 def open_tasks_of_run(run: UUID, *, user: Person | None = None) -> list[HumanTask]:

@@ -49,6 +49,7 @@ from temporalex_django.operations.human_tasks.inbox import (
     is_excluded,
     matching_candidate,
     outcome_text,
+    tasks_of,
 )
 from temporalex_django.operations.run_lookup import find_chain
 from temporalex_django.operations.runs.update import RequestAction
@@ -257,11 +258,7 @@ def tasks_of_visible_runs(user: Person) -> HumanTaskQuerySet:
     """
     alias = storage().alias
     access.require_access(user, access.VIEW, alias=alias)
-    runs = access.runs_for(user, alias=alias)
-    tasks = HumanTask.objects.using(alias)
-    if runs is None:
-        return tasks.all()
-    return tasks.filter(run__in=runs.order_by().values("pk"))
+    return tasks_of(access.runs_for(user, alias=alias))
 
 
 def subject_text(run: Instance) -> str:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Count, QuerySet, Value
+from django.db.models import Count, QuerySet, TextField, Value
+from django.db.models.functions import Concat
 from django.utils import timezone
 
 from temporalex_django.access import is_unfiltered, policy, runs_or_all, schedules_for
@@ -16,6 +17,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.models import Chain, Instance, Schedule, Status
 from temporalex_django.operations.base import storage
+from temporalex_django.operations.fleet.deploy import deploy_diagnosis, unfit_release
 from temporalex_django.operations.fleet.stats import LiveWorkers
 from temporalex_django.operations.read import run_filters
 from temporalex_django.operations.read.project_state import MAX_COUNTED_RUNS, load_project_and_workers, open_runs
@@ -29,6 +31,7 @@ MAX_COUNT: Final = 1_000
 #: Failed runs that are counted, the newest ones.
 _MAX_FAILED = MAX_COUNT + 1
 _MAX_PROBLEMS = 20
+_RELEASE = "release "
 _PERIOD, _BAR = timedelta(hours=24), timedelta(minutes=30)
 #: Permissions that the findings need besides that to see runs, by the beginning of their codes.
 _PERMISSIONS = {
@@ -85,13 +88,16 @@ def load_overview(user: Person, runs: QuerySet[Instance] | None) -> Overview:
     # The open runs are counted below, together with those that need attention.
     project, live = load_project_and_workers(alias, runs, schedules, classes=len(workflows.registry), open_count=0)
     now = project.at or timezone.now()
-    counts = _count_runs(alias, runs, live)
+    counts = _count_runs(alias, runs, live, now=now)
     project = replace(project, open_count=counts.get("open", 0))
     findings = [finding for finding in diagnose(project, now=now) if _is_shown(finding, user)]
+    sees_workers = permits(user, f"{APP}.view_worker")
+    if sees_workers:
+        releases = [name.removeprefix(_RELEASE) for name in counts if name.startswith(_RELEASE)]
+        findings += map(deploy_diagnosis, releases)
     # The sort is stable: causes still come before their effects.
     findings.sort(key=lambda finding: finding.severity != "error")
     failed_at = _failure_times(alias, runs, now=now)
-    sees_workers = permits(user, f"{APP}.view_worker")
     all_runs = runs_or_all(runs, alias=alias)
     return Overview(
         at=now,
@@ -133,15 +139,21 @@ def _is_shown(finding: Diagnosis, user: Person) -> bool:
     return all(permission is None or policy().permits(user, permission) for permission in permissions)
 
 
-def _count_runs(alias: str, runs: QuerySet[Instance] | None, live: LiveWorkers) -> dict[str, int]:
-    """Return the numbers of open runs and of those that need attention, each up to a bound. One read."""
+def _count_runs(alias: str, runs: QuerySet[Instance] | None, live: LiveWorkers, *, now: datetime) -> dict[str, int]:
+    """Return the numbers of open runs and of those that need attention, each up to a bound. One read.
+
+    A release that does not match the open runs is a name among them, after ``_RELEASE``.
+    """
     current = open_runs(alias, runs).order_by()
     stuck = run_filters.stuck_runs(current, live=live).order_by()
     # An open chain has one current run, and an index has the open chains.
     chains = Chain.objects.using(alias).filter(open_key__isnull=False).order_by()
     first = _count_rows("open", chains if runs is None else current, MAX_COUNTED_RUNS)
     second = _count_rows("stuck", stuck, MAX_COUNT + 1)
-    return dict(first.values_list("group", "number").union(second.values_list("group", "number"), all=True).order_by())
+    name = Concat(Value(_RELEASE), "release", output_field=TextField())
+    release = unfit_release(alias, now).annotate(group=name, number=Value(1)).values_list("group", "number")
+    rows: Any = first.values_list("group", "number").union(second.values_list("group", "number"), release, all=True)
+    return dict(rows.order_by())
 
 
 def _count_rows(name: str, rows: Any, most: int) -> Any:

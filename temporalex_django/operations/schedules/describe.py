@@ -381,15 +381,7 @@ def load_schedule_problems(
     # A paused schedule or one that is gone starts no runs, so its class may be gone as well.
     active_rows = rows.filter(gone_since=None, paused_at=None, next_at__isnull=False)
     # One read for all problems that the row of a schedule shows.
-    candidates = [
-        *rows.filter(
-            Q(next_at__lt=now - _OVERDUE_PERIOD)
-            | Q(position__gt=now + _AHEAD_PERIOD, paused_at=None)
-            | ~Q(error="")
-            | Q(paused_by_failures=True, paused_at__isnull=False, gone_since=None)
-            | Q(gone_since__isnull=False)
-        )[:_MAX_SHOWN]
-    ]
+    candidates = [*rows.filter(_shown_problems(now))[:_MAX_SHOWN]]
     failures = [row for row in candidates if row.paused_by_failures and row.paused_at and row.gone_since is None]
     undeclared = [row for row in candidates if row.gone_since is not None]
     problems = [
@@ -412,6 +404,28 @@ def load_schedule_problems(
             for difference in schedule_differences(alias)[:_LIMIT]
         ]
     return problems
+
+
+def _shown_problems(now: datetime) -> Q:
+    """Return the condition of schedules whose rows show a problem."""
+    return (
+        Q(next_at__lt=now - _OVERDUE_PERIOD)
+        | Q(position__gt=now + _AHEAD_PERIOD, paused_at=None)
+        | ~Q(error="")
+        | Q(paused_by_failures=True, paused_at__isnull=False, gone_since=None)
+        | Q(gone_since__isnull=False)
+    )
+
+
+def troubled_schedules(schedules: QuerySet[Schedule], now: datetime, *, alias: str) -> QuerySet[Schedule]:
+    """Return those of the schedules that do not run as planned, by their rows and slots.
+
+    The list is that of ``load_schedule_problems``, without schedules whose classes no worker can run.
+    """
+    rows = Schedule.objects.using(alias).order_by()
+    stalled = _stalled_schedules(rows, outcomes=(SlotOutcome.SKIPPED,)).order_by().values("pk")
+    missed = _missed_slots(alias, now).values("schedule")
+    return schedules.filter(_shown_problems(now) | Q(pk__in=stalled) | Q(pk__in=missed))
 
 
 def _problem(
@@ -464,10 +478,8 @@ def _without_code(rows: QuerySet[Schedule], live: LiveWorkers) -> Iterator[Sched
 
 
 def _missed(alias: str, rows: QuerySet[Schedule], now: datetime) -> Iterator[ScheduleProblem]:
-    slots = ScheduleSlot.objects.using(alias).filter(
-        Q(outcome=SlotOutcome.MISSED), decided_at__gte=now - _MISSED_PERIOD, schedule__in=rows.order_by().values("pk")
-    )
-    groups = slots.order_by().values("schedule__name", "schedule__workflow").annotate(missed=Sum("count"))
+    slots = _missed_slots(alias, now).filter(schedule__in=rows.order_by().values("pk"))
+    groups = slots.values("schedule__name", "schedule__workflow").annotate(missed=Sum("count"))
     for group in groups.order_by("-missed", "schedule__name")[:_LIMIT]:
         yield ScheduleProblem(
             kind="missed",
@@ -477,7 +489,12 @@ def _missed(alias: str, rows: QuerySet[Schedule], now: datetime) -> Iterator[Sch
         )
 
 
-def is_stalled(slots: Iterable[ScheduleSlot]) -> bool:
+def _missed_slots(alias: str, now: datetime) -> QuerySet[ScheduleSlot]:
+    slots = ScheduleSlot.objects.using(alias).order_by()
+    return slots.filter(outcome=SlotOutcome.MISSED, decided_at__gte=now - _MISSED_PERIOD)
+
+
+def is_stalled(slots: Iterable[ScheduleSlot | SlotDescription]) -> bool:
     """Return True if a schedule left out its last slots, at least three in a row.
 
     ``slots`` are its last ones, newest first.
@@ -499,8 +516,14 @@ def load_stalls(
     Slots that somebody wanted to leave out, by a pause, do not count. The newest slot has one of the ``outcomes``. A
     run in the way is named if it is in ``runs``; None means all. One read, and three more for each problem, at most 20.
     """
+    rows = _stalled_schedules(schedules.using(alias), outcomes=outcomes)
+    return [problem for row in rows[:_LIMIT] if (problem := _stall(alias, row, runs)) is not None]
+
+
+def _stalled_schedules(schedules: QuerySet[Schedule], *, outcomes: Sequence[SlotOutcome]) -> QuerySet[Schedule]:
+    """Return the active schedules that left out their last slots, at least three in a row."""
     newest = ScheduleSlot.objects.filter(schedule=OuterRef("pk"), cause=SlotCause.TIME).order_by("-at")
-    rows: Any = schedules.using(alias).filter(gone_since=None, paused_at=None, next_at__isnull=False).order_by("name")
+    rows: Any = schedules.filter(gone_since=None, paused_at=None, next_at__isnull=False).order_by("name")
     for number in range(_STALL_COUNT):
         slot = {name: Subquery(newest.values(name)[number : number + 1]) for name in ("outcome", "reason", "count")}
         rows = rows.alias(**{f"{name}_{number}": value for name, value in slot.items()})
@@ -508,10 +531,10 @@ def load_stalls(
         Q(**{f"outcome_{number}__in": _LEFT_OUT, f"reason_{number}__in": _REASONS}) for number in range(_STALL_COUNT)
     )
     # One row may stand for several slots.
-    rows = rows.filter(first, outcome_0__in=outcomes).filter(
+    stalled: QuerySet[Schedule] = rows.filter(first, outcome_0__in=outcomes).filter(
         Q(count_0__gte=3) | (second & (Q(count_0=2) | Q(count_1__gte=2) | third))
     )
-    return [problem for row in rows[:_LIMIT] if (problem := _stall(alias, row, runs)) is not None]
+    return stalled
 
 
 def _stall(alias: str, row: Schedule, runs: QuerySet[Instance] | None) -> ScheduleProblem | None:

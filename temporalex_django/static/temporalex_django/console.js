@@ -82,7 +82,7 @@
   const all = document.getElementById("tx-pick-all");
   document.addEventListener("change", (event) => {
     if (event.target.id !== "tx-pick-all") return;
-    for (const box of document.querySelectorAll("input[name=run]")) box.checked = event.target.checked;
+    for (const box of document.querySelectorAll("td.tx-pick input")) box.checked = event.target.checked;
   });
   if (all) all.hidden = false;
 })();

@@ -75,7 +75,7 @@ def test_open_runs_on_a_cluster_are_replayed(waiting: Any) -> None:
 
     assert error is None
     assert (report["checked"], report["clean"], report["on_cluster"], report["left_out"]) == (2, 2, 1, {})
-    found = compare_with_runs(None, sample=10, report=lambda done, total: None)
+    found = compare_with_runs(None, sample=10, report=lambda done, total: None).diagnoses
     assert [(finding.code, finding.severity) for finding in found] == [("fits", "note")]
 
 
@@ -121,7 +121,7 @@ def test_runs_of_a_cluster_that_does_not_answer_are_no_success(
     assert [*report["left_out"].values()] == [1]
     [reason] = report["left_out"]
     assert "127.0.0.1:9" in reason
-    found = compare_with_runs(None, sample=10, report=lambda done, total: None)
+    found = compare_with_runs(None, sample=10, report=lambda done, total: None).diagnoses
     assert [finding.code for finding in found] == ["fits", "deploy_cluster"]
 
     report, error = replayed(backend="tables")

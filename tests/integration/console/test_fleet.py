@@ -100,7 +100,7 @@ def test_who_may_not_has_no_buttons_and_no_page(admin: Client) -> None:
     assert "Switch something off" in switches.get(SWITCHES).content.decode()
     assert switches.get(WORKERS).status_code == 403
     nav = re.findall(r'<li><a href="([^"]*)"', text.partition("tx-nav")[2].partition("</nav>")[0])
-    assert nav == [WORKERS]
+    assert nav == [WORKERS, f"{CONSOLE}desk/", f"{CONSOLE}deploy/"]
 
 
 def test_the_pages_take_few_statements_and_polls_none(admin: Client, django_assert_max_num_queries: Any) -> None:

@@ -75,7 +75,7 @@ def test_the_task_says_so_in_every_interface(told: list[dict[str, Any]]) -> None
     assert "Nobody is left who may decide it" in detail["text"]
     (listed,) = client(manager).get(f"{URL}?all=true").json()["results"]
     assert listed["nobody_left"] is True
-    assert "Nobody is left who may decide it" in text(browser(manager).get(f"{INBOX}{task.pk}/change/"))
+    assert "Nobody is left who may decide it" in text(browser(manager).get(f"{INBOX}{task.pk}/"))
     listed_page = browser(manager).get(f"{INBOX}?whose=all")
     assert "Nobody can decide" in text(listed_page)
     assert re.search(r'<a href="[^"]*">Pay it</a>', listed_page.content.decode())  # nothing else is in the link

@@ -71,9 +71,8 @@ def pages(browsing: Client, task: HumanTask, other: HumanTask) -> dict[str, str]
     found = {
         "inbox of all": f"{INBOX}?whose=all",
         "closed ones": f"{INBOX}?whose=closed",
-        "closed task": f"{INBOX}{task.pk}/change/",
-        "open task": f"{INBOX}{other.pk}/change/",
-        "history of task": f"{INBOX}{task.pk}/history/",
+        "closed task": f"{INBOX}{task.pk}/",
+        "open task": f"{INBOX}{other.pk}/",
         "runs": RUN,
         "run": f"{RUN}{task.run_id}/change/",
     }

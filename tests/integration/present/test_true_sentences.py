@@ -129,8 +129,8 @@ def test_a_schedule_that_skips_for_ever_is_a_finding(root: Client) -> None:
 
     problems = load_schedule_problems("default", None, live_workers(alias="default"), DjangoStorage("default").now())
     (found,) = [one for one in schedule_diagnoses(problems, timezone.now()) if one.code == "schedule_stalled"]
-    page = root.get(f"/admin/temporalex_django/schedule/{row.pk}/change/").content.decode()
-    listed = root.get("/admin/temporalex_django/schedule/").content.decode()
+    page = root.get(f"/admin/temporalex_django/instance/console/schedules/{row.pk}/").content.decode()
+    listed = root.get("/admin/temporalex_django/instance/console/schedules/").content.decode()
 
     assert "has left out its last 8 slots" in found.text
     assert "the run b is in the way, and it is blocked" in found.text
@@ -145,7 +145,7 @@ def test_a_schedule_that_skips_for_ever_is_a_finding(root: Client) -> None:
 def test_a_slot_that_was_backfilled_keeps_that_it_was_left_out(root: Client) -> None:
     row, _run = stalled()
     ScheduleSlot.objects.filter(outcome="skipped").update(outcome="started", cause="backfill", actor="ann")
-    page = root.get(f"/admin/temporalex_django/schedule/{row.pk}/change/").content.decode()
+    page = root.get(f"/admin/temporalex_django/instance/console/schedules/{row.pk}/").content.decode()
     assert "backfill of a slot that had been left out (an earlier run was open) by ann" in page
 
 
@@ -174,8 +174,8 @@ def test_schedules_that_skip_now_and_then_hide_none_that_skips_for_ever() -> Non
 
 def test_a_schedule_that_misses_three_slots_in_a_row_looks_alike_in_the_list_and_on_its_page(root: Client) -> None:
     row = slots("a", "missed", "missed", "missed")
-    page = root.get(f"/admin/temporalex_django/schedule/{row.pk}/change/").content.decode()
-    listed = root.get("/admin/temporalex_django/schedule/").content.decode()
+    page = root.get(f"/admin/temporalex_django/instance/console/schedules/{row.pk}/").content.decode()
+    listed = root.get("/admin/temporalex_django/instance/console/schedules/").content.decode()
     assert "Skips its slots" in listed
     assert "Skips its slots" in page
     assert "has left out its last 3 slots" in page
@@ -222,7 +222,7 @@ def test_a_task_that_nobody_can_decide_is_said(root: Client, whom: Any, why: str
     said = shell("doctor").out
     texts = [
         root.get(f"/admin/temporalex_django/instance/{run.pk}/change/").content.decode(),
-        root.get(f"/admin/temporalex_django/humantask/{task.pk}/change/").content.decode(),
+        root.get(f"/admin/temporalex_django/instance/console/desk/{task.pk}/").content.decode(),
         shell("tasks", "show", str(task.pk), "--as-user", "root").out,
     ]
 

@@ -8,7 +8,9 @@ import pytest
 from django.core.exceptions import ValidationError
 
 from temporalex_django import Schedule
-from temporalex_django.admin.schedules.schedule_form import (
+from temporalex_django.authoring.schedules.specs import CalendarRule, Cron, Interval, Once
+from temporalex_django.errors import ScheduleInvalid
+from temporalex_django.forms.schedule_fields import (
     DurationTextField,
     SpecLinesField,
     common_holidays,
@@ -20,8 +22,6 @@ from temporalex_django.admin.schedules.schedule_form import (
     spec_line,
     zone_choices,
 )
-from temporalex_django.authoring.schedules.specs import CalendarRule, Cron, Interval, Once
-from temporalex_django.errors import ScheduleInvalid
 
 
 @Schedule.holidays_function(name="test.never")

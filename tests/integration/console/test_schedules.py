@@ -1,4 +1,4 @@
-"""Schedules in the admin: the list, the page of a schedule, its operations, and the form that makes one."""
+"""Schedules in the console: the list, a page for each, its operations; and the form in the admin that makes one."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from temporalex_django import Ok, Schedule, Workflow
 from temporalex_django.access import AccessPolicy
 from temporalex_django.authoring.schedules.specs import Cron
 from temporalex_django.backends.host import host
+from temporalex_django.console import live
 from temporalex_django.models import Instance, OperatorAction, ScheduleSlot
 from temporalex_django.models import Schedule as ScheduleRow
 from temporalex_django.operations.base import Actor
@@ -28,7 +29,10 @@ from tests.support.client_flows import Sleepy, Typed, drain
 
 pytestmark = pytest.mark.django_db
 
-LIST, RUNS = "/admin/temporalex_django/schedule/", "/admin/temporalex_django/instance/"
+CONSOLE = "/admin/temporalex_django/instance/console/"
+LIST, RUNS = f"{CONSOLE}schedules/", "/admin/temporalex_django/instance/"
+#: The entry in the admin, which has the form.
+ENTRY = "/admin/temporalex_django/schedule/"
 #: The fields that a browser posts for a schedule without changes.
 FIELDS = {
     "name": "nightly", "cron": "30 2 * * *", "every": "", "calendar": "", "holidays": "", "at": "",
@@ -63,6 +67,16 @@ def admin(client: Client) -> Client:
     return client
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_kept() -> None:
+    live._values.clear()
+
+
+def poll(client: Client, response: Any) -> Any:
+    (address,) = re.findall(r'data-hx-get="([^"]*)"', response.content.decode())
+    return client.get(html.unescape(address))
+
+
 def text_of(response: Any) -> str:
     """The text of a page, without tags."""
     assert response.status_code < 400 or response.status_code in (403, 409), response
@@ -79,8 +93,10 @@ def make(
     return SaveSchedule(definition, create=True, by=Actor(user=user)).execute()
 
 
-def page(row: ScheduleRow, name: str = "change") -> str:
-    return f"{LIST}{row.pk}/{name}/"
+def page(row: ScheduleRow, name: str = "") -> str:
+    if name == "edit":
+        return f"{ENTRY}{row.pk}/edit/"
+    return f"{LIST}{row.pk}/{name}/" if name else f"{LIST}{row.pk}/"
 
 
 def declared(name: str = "nightly-of-code") -> ScheduleRow:
@@ -103,7 +119,7 @@ def test_the_list_shows_each_schedule_at_a_fixed_cost(admin: Client, django_asse
     ScheduleRow.objects.filter(name="s-3").update(error="no holidays function")
     admin.get(LIST)
 
-    with django_assert_max_num_queries(6):  # session, user, count, schedules, where their last slots begin, slots
+    with django_assert_max_num_queries(8):  # session, user, count, schedules, last slots (2), runs in the way, runs
         response = admin.get(LIST)
 
     text = text_of(response)
@@ -116,9 +132,9 @@ def test_the_list_shows_each_schedule_at_a_fixed_cost(admin: Client, django_asse
         "no holidays",
     ):
         assert words in text, words
-    assert "2 started, 2 waiting, 2 skipped, 2 missed, 2 failed to start" in text
+    assert "3 started, 3 waiting, 3 skipped, 3 missed, 3 failed to start" in text
     (shapes,) = re.findall(r'<ul class="tx-outcomes">(.*?)</ul>', response.content.decode())
-    assert shapes.count("<li") == 10
+    assert shapes.count("<li") == 15
     assert re.search(r'<li class="tx-started" title="[^"]+: started">', shapes)
 
 
@@ -144,7 +160,7 @@ def test_the_list_is_filtered_and_searched(admin: Client, query: str, names: set
     ScheduleRow.objects.filter(name="four").update(gone_since=now, owner="code")
     ScheduleRow.objects.filter(name="five").update(next_at=None)
 
-    rows = admin.get(f"{LIST}?{query}").context["cl"].result_list
+    rows = admin.get(f"{LIST}?{query}").context["page"].object_list
 
     assert {row.name for row in rows} == names
 
@@ -164,7 +180,9 @@ def test_a_page_shows_definition_fires_and_slots(admin: Client, django_assert_ma
     )  # fmt: skip
     admin.get(page(row))
 
-    with django_assert_max_num_queries(6):  # session, user, schedule, count, slots, their runs
+    with django_assert_max_num_queries(
+        8
+    ):  # session, user, schedule, count, slots, the stall (2), the read of the input
         response = admin.get(page(row))
 
     text = text_of(response)
@@ -174,7 +192,7 @@ def test_a_page_shows_definition_fires_and_slots(admin: Client, django_assert_ma
         "not_permitted: ann may not start it", "5 slots missed", "older than the catch-up window",
     ):  # fmt: skip
         assert words in text, words
-    assert len(response.context["fires"]) == 20
+    assert len(response.context["fires"]) == 5
     assert [fire.note != "" for fire in response.context["fires"][:3]] == [False, True, False]
 
 
@@ -207,7 +225,8 @@ def test_the_page_of_a_run_names_its_schedule(admin: Client, django_assert_max_n
         text = admin.get(f"{RUNS}{run.pk}/change/").content.decode()
 
     assert "Scheduled for" in text
-    assert f'<a href="{page(row)}">nightly</a>' in text
+    (address,) = re.findall(r'<a href="([^"]*)">nightly</a>', text)
+    assert admin.get(address, follow=True).context["row"] == row
     user = get_user_model().objects.create_user("ann", is_staff=True)
     user.user_permissions.add(Permission.objects.get(codename="view_instance"))
     theirs = Client()
@@ -280,7 +299,7 @@ def test_a_schedule_is_deleted_after_a_confirmation(admin: Client) -> None:
     assert ScheduleRow.objects.exists()
     assert "Deleted nightly." in text_of(admin.post(page(row, "delete"), {"reason": "not needed"}, follow=True))
     assert not ScheduleRow.objects.exists()
-    assert "doesn’t exist" in text_of(admin.get(page(row), follow=True))
+    assert admin.get(page(row)).status_code == 404
 
 
 def test_a_schedule_of_code_is_operated_but_neither_changed_nor_deleted(admin: Client) -> None:
@@ -301,8 +320,8 @@ def test_a_schedule_of_code_is_operated_but_neither_changed_nor_deleted(admin: C
 
 
 def test_a_schedule_is_created_previewed_and_changed(admin: Client) -> None:
-    add = f"{LIST}add/?workflow=test.Typed"
-    assert "test.Typed" in text_of(admin.get(f"{LIST}add/"))
+    add = f"{ENTRY}add/?workflow=test.Typed"
+    assert "test.Typed" in text_of(admin.get(f"{ENTRY}add/"))
     data = {
         **FIELDS,
         "arg_owner": "ann",
@@ -366,7 +385,7 @@ def test_a_schedule_is_created_previewed_and_changed(admin: Client) -> None:
     ],
 )
 def test_errors_are_at_their_fields(admin: Client, changes: dict[str, str], field: str, words: str) -> None:
-    response = admin.post(f"{LIST}add/?workflow={Report.name}", {**FIELDS, "payload": "x", **changes})
+    response = admin.post(f"{ENTRY}add/?workflow={Report.name}", {**FIELDS, "payload": "x", **changes})
 
     assert words in " ".join(errors_of(response)[field])
     assert not ScheduleRow.objects.exists()
@@ -374,7 +393,7 @@ def test_errors_are_at_their_fields(admin: Client, changes: dict[str, str], fiel
 
 def test_a_name_that_exists_is_refused_and_the_form_can_be_posted_again(admin: Client) -> None:
     make()
-    add, data = f"{LIST}add/?workflow={Report.name}", {**FIELDS, "payload": "x"}
+    add, data = f"{ENTRY}add/?workflow={Report.name}", {**FIELDS, "payload": "x"}
 
     response = admin.post(add, data)
 
@@ -386,7 +405,7 @@ def test_a_name_that_exists_is_refused_and_the_form_can_be_posted_again(admin: C
 
 
 def test_a_function_makes_the_input(admin: Client) -> None:
-    add = f"{LIST}add/?workflow={Report.name}"
+    add = f"{ENTRY}add/?workflow={Report.name}"
 
     admin.post(add, {**FIELDS, "payload": "", "arguments_function": "test.day_of_slot"})
 
@@ -431,14 +450,14 @@ def test_who_may_only_look_is_refused(view: str) -> None:
     assert "Actions" not in ann.get(page(row)).content.decode()
     assert ann.post(page(row, view), {**FIELDS, "token": "t"}).status_code == 403
     assert OperatorAction.objects.filter(denied=True, actor_name="ann").count() == 1
-    assert ann.get(f"{LIST}add/").status_code == 403
+    assert ann.get(f"{ENTRY}add/").status_code == 403
 
 
-@pytest.mark.parametrize("view", ["change", "pause", "edit"])
+@pytest.mark.parametrize("view", ["", "pause", "edit"])
 def test_without_permission_nothing_is_shown(view: str) -> None:
     row, ann = make(), staff("view_instance")
 
-    assert ann.get(page(row, view)).status_code == 403
+    assert (ann.post if view == "pause" else ann.get)(page(row, view)).status_code == 403
     assert ann.get(LIST).status_code == 403
 
 
@@ -454,9 +473,10 @@ def test_schedules_of_other_tenants_do_not_exist() -> None:
         mine, other = make("ann-1"), make("bob-1")
         ann = staff("view_schedule", "manage_schedule")
 
-        assert [row.name for row in ann.get(LIST).context["cl"].result_list] == ["ann-1"]
+        assert [row.name for row in ann.get(LIST).context["page"].object_list] == ["ann-1"]
         assert "Paused" in text_of(ann.post(page(mine, "pause"), {}, follow=True))
-        assert "doesn’t exist" in text_of(ann.post(page(other, "pause"), {}, follow=True))
+        assert ann.post(page(other, "pause"), {}).status_code == 404
+        assert ann.get(page(other)).status_code == ann.get(page(other, "edit")).status_code == 404
         other.refresh_from_db()
         assert other.paused_at is None
 
@@ -469,7 +489,7 @@ def test_actions_are_posts_with_a_csrf_token(admin: Client) -> None:
     strict.force_login(get_user_model().objects.get(username="root"))
     for view in ("pause", "trigger", "backfill", "delete", "edit"):
         assert strict.post(page(row, view), {}).status_code == 403
-    assert admin.post(page(row), {}).status_code == 403
+    assert admin.post(page(row), {}).status_code == 405
 
 
 def test_pages_of_a_schedule_that_this_process_cannot_read(admin: Client) -> None:
@@ -481,5 +501,119 @@ def test_pages_of_a_schedule_that_this_process_cannot_read(admin: Client) -> Non
     assert "This process does not have the workflow of this schedule" in text_of(admin.get(page(row)))
     assert "choose the workflow" in text_of(admin.get(page(row, "edit")))
     assert admin.get(f"{page(row, 'edit')}?workflow={Report.name}").status_code == 200
-    assert admin.get(f"{LIST}9999999999999999999999/change/").status_code == 302
-    assert admin.get(f"{LIST}add/?workflow=test.NoSuchClass").status_code == 404
+    assert admin.get(f"{LIST}9999999999999999999999/").status_code == 404
+    assert admin.get(f"{ENTRY}9999999999999999999999/edit/").status_code == 404
+    assert admin.get(f"{ENTRY}add/?workflow=test.NoSuchClass").status_code == 404
+
+
+def slot(row: ScheduleRow, hours: int, outcome: str, **columns: Any) -> ScheduleSlot:
+    now = timezone.now()
+    given = {"cause": "time", "decided_at": now, **columns}
+    return ScheduleSlot.objects.create(schedule=row, at=now - timedelta(hours=hours), outcome=outcome, **given)
+
+
+def test_each_slot_of_the_strip_links_to_its_run_and_a_skip_to_the_run_in_its_way(admin: Client) -> None:
+    row = make(workflow=Sleepy, args=None)
+    admin.post(page(row, "trigger"), {"token": "t"})
+    drain()
+    run = Instance.objects.get()
+    ScheduleSlot.objects.update(at=timezone.now() - timedelta(hours=2), cause="time")
+    slot(row, 1, "skipped", reason="overlap")
+    for address in (LIST, page(row)):
+        (strip,) = re.findall(r'<ul class="tx-outcomes">(.*?)</ul>', admin.get(address).content.decode())
+        skipped, started = strip.split("</li>")[:2]
+        assert f"skipped, an earlier run was open ({run.workflow_id})" in skipped
+        assert all(f'<a href="{RUNS}{run.pk}/change/">' in part for part in (skipped, started))
+    for number in range(40):
+        slot(row, 5 + number, "missed", reason="window")
+    (strip,) = re.findall(r'<ul class="tx-outcomes">(.*?)</ul>', admin.get(page(row)).content.decode())
+    assert strip.count("<li") == 30
+    assert admin.get(LIST).content.decode().count('<li class="tx-missed') == 28
+    user = get_user_model().objects.create_user("eve", is_staff=True)
+    user.user_permissions.set(Permission.objects.filter(codename="view_schedule"))
+    theirs = Client()
+    theirs.force_login(user)
+    text = theirs.get(LIST).content.decode()
+    assert "skipped" in text
+    assert run.workflow_id not in text
+    assert str(run.pk) not in text
+
+
+def test_the_view_of_trouble_has_what_the_overview_counts(admin: Client) -> None:
+    now = timezone.now()
+    for name in ("well", "broken", "failed", "gone", "stalled", "missed", "paused"):
+        make(name)
+    changes: dict[str, dict[str, Any]] = {
+        "broken": {"error": "no holidays function"},
+        "failed": {"paused_at": now, "paused_by_failures": True},
+        "gone": {"gone_since": now, "owner": "code"},
+        "paused": {"paused_at": now},
+    }
+    for name, columns in changes.items():
+        ScheduleRow.objects.filter(name=name).update(**columns)
+    for number in range(3):
+        slot(ScheduleRow.objects.get(name="stalled"), number, "skipped", reason="overlap")
+    slot(ScheduleRow.objects.get(name="missed"), 1, "missed", reason="window")
+    overview = admin.get(CONSOLE).content.decode()
+    (address,) = re.findall(r'<a href="([^"]*)"><span class="tx-tile-value">5</span>', overview)
+    assert address == f"{LIST}?state=trouble"
+    listed = admin.get(address).context["page"].object_list
+    assert {row.name for row in listed} == {"broken", "failed", "gone", "stalled", "missed"}
+    assert "Skips its slots" in text_of(admin.get(LIST))
+
+
+def test_the_pages_take_few_statements_and_an_unchanged_poll_none(
+    admin: Client, django_assert_max_num_queries: Any
+) -> None:
+    rows = [make(f"s-{number:02}", workflow=Sleepy, args=None) for number in range(25)]
+    for number, row in enumerate(rows):
+        admin.post(page(row, "trigger"), {"token": f"t-{number}"})
+        for hours in range(1, 5):
+            slot(row, -hours, "skipped", reason="overlap")
+    drain()
+    for address in (LIST, page(rows[0])):
+        with django_assert_max_num_queries(12):
+            response = admin.get(address)
+        with django_assert_max_num_queries(2):  # the session and the user
+            assert poll(admin, response).status_code == 204
+        live._values.clear()
+        ScheduleRow.objects.filter(pk=rows[0].pk).update(paused_at=timezone.now(), pause_reason=f"why {address}")
+        with django_assert_max_num_queries(12):
+            changed = poll(admin, response)
+        assert "why" in changed.content.decode()
+        assert "<form" not in changed.content.decode()
+    assert not OperatorAction.objects.filter(action="view_payload").exclude(details__schedule="s-00").exists()
+
+
+def test_a_poll_reads_no_input(admin: Client) -> None:
+    row = make(args="secret words")
+    response = admin.get(page(row))
+    assert "secret words" in response.content.decode()
+    reads = OperatorAction.objects.filter(action="view_payload").count()
+    ScheduleRow.objects.update(paused_at=timezone.now())
+    live._values.clear()
+    assert "secret words" not in poll(admin, response).content.decode()
+    assert OperatorAction.objects.filter(action="view_payload").count() == reads == 1
+
+
+def test_the_entry_in_the_admin_leads_to_the_console(admin: Client) -> None:
+    row = make()
+    assert admin.get(ENTRY)["Location"] == LIST
+    assert admin.get(f"{ENTRY}{row.pk}/change/")["Location"] == page(row)
+    assert admin.get(f"{ENTRY}{row.pk}/backfill/")["Location"] == page(row)
+    assert f'href="{ENTRY}add/"' in admin.get("/admin/").content.decode()
+    text = admin.get(page(row)).content.decode()
+    assert f'href="{page(row, "edit")}"' in text
+
+
+def test_the_console_outside_of_the_admin_shows_schedules_without_links_to_it() -> None:
+    row = make()
+    user = get_user_model().objects.create_user("ann")
+    user.user_permissions.set(Permission.objects.filter(codename__in=["view_schedule", "manage_schedule"]))
+    theirs = Client()
+    theirs.force_login(user)
+    text = theirs.get("/workflows/schedules/").content.decode()
+    assert f'<a href="/workflows/schedules/{row.pk}/">nightly</a>' in text
+    assert "/admin/" not in text + theirs.get(f"/workflows/schedules/{row.pk}/").content.decode()
+    done = theirs.post(f"/workflows/schedules/{row.pk}/pause/", {"reason": "why"}, follow=True)
+    assert "Paused by ann: why" in text_of(done)

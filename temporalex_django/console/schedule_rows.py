@@ -1,16 +1,12 @@
-"""Schedules as text and links, and the base of their admin."""
+"""Schedules as the pages of the console show them: texts, badges, and the rows of their slots."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
 
-from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse
-from django.template.response import TemplateResponse
-from django.urls import reverse
 from django.utils import formats, timezone
 from django.utils.functional import Promise
 from django.utils.html import format_html, format_html_join
@@ -18,21 +14,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from temporalex_django.access import Operation, policy, schedules_for
-from temporalex_django.admin.base import ReadOnlyAdmin
-from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.authoring.schedules.slots import load_zone
-from temporalex_django.console.base import badge, refuse, shape, user_of
+from temporalex_django.console.base import badge, shape, status_badge, task_status_badge
 from temporalex_django.errors import ScheduleInvalid
+from temporalex_django.forms.schedule_fields import CLOCK_CHANGES, duration_text
 from temporalex_django.models import Schedule, ScheduleSlot
-from temporalex_django.operations.base import storage
 from temporalex_django.operations.schedules.describe import SlotDescription
-from temporalex_django.operations.schedules.operations import VIEW_SCHEDULE, ScheduleAction
-
-# --- formatting -------------------------------------------------------------------------------------------------------
-#
-# Texts and badges of schedules: their states, the outcomes of slots, and the times at which they fire.
-
 
 STATE_LABELS: dict[str, Promise] = {
     "active": gettext_lazy("Active"),
@@ -150,10 +137,11 @@ def cause_text(slot: SlotDescription) -> str:
     return cause
 
 
-def outcome_shapes(slots: Sequence[ScheduleSlot], zone_name: str) -> SafeString | str:
+def slot_strip(slots: Sequence[SlotDescription], addresses: Mapping[str, str], zone_name: str) -> SafeString | str:
     """Return the HTML of a list of symbols, one for the outcome of each slot.
 
-    Each symbol has the time of the slot and its outcome as text, for the mouse and for screen readers.
+    Each symbol has the time of the slot, its outcome and the reason as text, for the mouse and for screen readers. It
+    links to the run or the task of the slot, or to the run in its way, if ``addresses`` has its id.
     """
     if not slots:
         return "–"
@@ -161,17 +149,26 @@ def outcome_shapes(slots: Sequence[ScheduleSlot], zone_name: str) -> SafeString 
         zone = load_zone(zone_name)
     except ScheduleInvalid:
         zone = timezone.get_current_timezone()
-    texts = [f"{time_text(slot.at, zone)}: {_counted(slot)}" for slot in slots]
-    items = format_html_join(
-        "",
-        '<li class="tx-{}" title="{}"><svg class="tx-shape" viewBox="0 0 16 16" width="14" height="14" aria-hidden="true"'
-        ' focusable="false">{}</svg><span class="tx-hidden">{}</span></li>',
-        [
-            (_shape_of(slot.outcome), text, shape(_shape_of(slot.outcome)), text)
-            for slot, text in zip(slots, texts, strict=True)
-        ],
-    )
+    items = format_html_join("", "{}", ((_strip_item(slot, addresses, zone),) for slot in slots))
     return format_html('<ul class="tx-outcomes">{}</ul><span class="tx-under">{}</span>', items, _totals(slots))
+
+
+def _strip_item(slot: SlotDescription, addresses: Mapping[str, str], zone: tzinfo) -> SafeString:
+    kind, name = _shape_of(slot.outcome), slot.workflow_id or slot.task_id or ""
+    text = f"{time_text(slot.at, zone)}: {_counted(slot)}"
+    reason = reason_text(slot)
+    if reason:
+        text = f"{text}, {reason}"
+    if slot.reason == "overlap" and name:
+        text = f"{text} ({name})"
+    symbol = format_html(
+        '<svg class="tx-shape" viewBox="0 0 16 16" width="14" height="14" role="img" aria-label="{}">{}</svg>',
+        text, shape(kind),
+    )  # fmt: skip
+    address = addresses.get(slot.run_id or slot.task_id or "")
+    if address:
+        symbol = format_html('<a href="{}">{}</a>', address, symbol)
+    return format_html('<li class="tx-{}" title="{}">{}</li>', kind, text, symbol)
 
 
 def triggered_message(slot: Any) -> tuple[bool, str]:
@@ -208,7 +205,7 @@ def _counted(slot: ScheduleSlot | SlotDescription) -> str:
     }
 
 
-def _totals(slots: Sequence[ScheduleSlot]) -> str:
+def _totals(slots: Sequence[SlotDescription]) -> str:
     """Return the number of slots for each outcome, in the order of ``_OUTCOMES``."""
     outcomes = [slot.outcome for slot in slots]
     return ", ".join(f"{outcomes.count(name)} {label}" for name, label in _OUTCOMES.items() if name in outcomes)
@@ -248,95 +245,62 @@ def _state_text(row: Schedule, state: str, next_fire: datetime | None) -> str:
             return _("Active. It will next fire on %(time)s.") % {"time": time_text(next_fire, load_zone(row.tz))}
 
 
-# --- base -------------------------------------------------------------------------------------------------------------
-#
-# Base class of the admin pages of schedules: which schedules a user sees, and their addresses.
+def schedule_facts(row: Schedule) -> list[tuple[str, str]]:
+    """Return ``(label, text)`` pairs, without options that are not set."""
+    facts = [
+        (_("Owner"), row.get_owner_display()),
+        (_("If an earlier run is still open"), row.get_overlap_display()),
+        (_("Catch-up window"), duration_text(row.catch_up)),
+        (_("Task"), row.task) if row.task else (_("Run ids"), row.workflow_id),
+    ]
+    if row.jitter:
+        facts.append((_("Jitter"), _("up to %(time)s") % {"time": duration_text(row.jitter)}))
+    for label, moment in ((_("Start"), row.start), (_("End"), row.end)):
+        if moment is not None:
+            facts.append((label, _bound_text(row, moment)))
+    fires = str(row.fires)
+    if row.max_fires is not None:
+        fires = _("%(n)d of %(limit)d") % {"n": row.fires, "limit": row.max_fires}
+    facts.append((_("Fires"), fires))
+    if row.pause_after is not None:
+        facts.append((_("Pause after failures"), _("%(n)d in a row") % {"n": row.pause_after}))
+    if row.failures:
+        facts.append((_("Failures in a row"), str(row.failures)))
+    if row.waiting:
+        facts.append((_("Waiting slots"), str(row.waiting)))
+    for name, (label, choices) in CLOCK_CHANGES.items():
+        stored = getattr(row, name)
+        facts.append((str(label), str(dict(choices).get(stored, stored))))
+    if row.module:
+        facts.append((_("Module"), row.module))
+    if row.editor_name:
+        facts.append((_("Runs on behalf of"), row.editor_name))
+    return facts
 
 
-_MANAGE = f"{APP}.{ScheduleAction.permission}"
-_MAX_DIGITS = 18
+def _bound_text(row: Schedule, moment: Any) -> str:
+    try:
+        return time_text(moment, load_zone(row.tz))
+    except ScheduleInvalid:
+        return str(moment.isoformat())
 
 
-def can_manage(user: Person, action_name: str) -> bool:
-    """Return True if the user may perform the operation with that name on schedules."""
-    return policy().allows(user, Operation(action=action_name, permission=_MANAGE))
+def _status_of(slot: SlotDescription) -> Any:
+    if slot.status is None:
+        return None
+    return status_badge(slot.status) if slot.task_id is None else task_status_badge(slot.status)
 
 
-class ScheduleAdminBase(ReadOnlyAdmin[Schedule]):
-    """Base class of ``ScheduleAdmin``: it finds the schedules that a user may see, and renders pages about them.
-
-    The views of this package need only this part.
-    """
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Schedule]:
-        """Return the schedules that the user may see. Every admin page about a schedule uses it."""
-        return schedules_for(user_of(request), alias=storage().alias)
-
-    def has_view_permission(self, request: HttpRequest, obj: Schedule | None = None) -> bool:
-        return policy().allows(user_of(request), VIEW_SCHEDULE)
-
-    def find_schedule(self, request: HttpRequest, ref: str) -> Schedule | None:
-        """Return the schedule with the primary key ``ref``, or None if it does not exist or is hidden from the user.
-
-        A user who may not look at schedules at all gets ``PermissionDenied``, which the audit log records.
-        """
-        if not self.has_view_permission(request):
-            error = _("You may not view schedules: this requires the permission %(wanted)s.")
-            refuse(request, VIEW_SCHEDULE.action, error % {"wanted": VIEW_SCHEDULE.permission})
-        # More digits would overflow the column, and int() accepts digits that are not ASCII.
-        if not (ref.isascii() and ref.isdigit() and len(ref) <= _MAX_DIGITS):
-            return None
-        return self.get_queryset(request).filter(pk=int(ref)).first()
-
-    def schedule_not_found(self, request: HttpRequest, ref: str) -> HttpResponse:
-        """Redirect to the index of the admin with a message that the schedule does not exist."""
-        return self._get_obj_does_not_exist_redirect(request, self.opts, ref)  # type: ignore[attr-defined,no-any-return]
-
-    def require_manage_permission(self, request: HttpRequest, action_name: str) -> None:
-        """Raise ``PermissionDenied`` if the user may not perform this operation on schedules; the audit log records it.
-
-        ``action_name`` is the name of the operation.
-        """
-        if not can_manage(user_of(request), action_name):
-            error = _("You may not manage schedules: this requires the permission %(wanted)s.")
-            refuse(request, action_name, error % {"wanted": _MANAGE})
-
-    def address_of(self, row: Schedule, page: str = "change") -> str:
-        """Return the URL of a page about the schedule; by default its own page, else the one named ``page``."""
-        return reverse(f"{self.admin_site.name}:temporalex_django_schedule_{page}", args=[row.pk])
-
-    @property
-    def list_address(self) -> str:
-        return reverse(f"{self.admin_site.name}:temporalex_django_schedule_changelist")
-
-    def render_page(
-        self,
-        request: HttpRequest,
-        template: str,
-        *,
-        title: str,
-        row: Schedule | None,
-        status: int = 200,
-        **context: Any,
-    ) -> HttpResponse:
-        """Render an admin page about the schedule ``row``, or about a new one if ``row`` is None.
-
-        ``template`` is the name of the template in the folder of schedules, ``status`` the status of the response, and
-        ``context`` adds values to the template context.
-        """
-        page_context = {
-            **self.admin_site.each_context(request),
-            "title": title,
-            "subtitle": None,
-            "original": row,
-            "opts": self.opts,
-            "media": self.media,
-            "has_view_permission": True,
-            "add": row is None,
-            "change": row is not None,
-            "is_popup": False,
-            "list_address": self.list_address,
-            **context,
-        }
-        request.current_app = self.admin_site.name
-        return TemplateResponse(request, f"admin/temporalex_django/schedule/{template}", page_context, status=status)
+def slot_row(slot: SlotDescription, addresses: Mapping[str, str], zone_name: str) -> dict[str, Any]:
+    """Return the row of a slot in the table of a schedule; ``addresses`` has URLs by the ids of runs and tasks."""
+    times = [at for at in (slot.at, slot.until) if at is not None]
+    return {
+        "slot": slot,
+        "times": fire_times(times, zone_name),
+        "badge": outcome_badge(slot),
+        "reason": reason_text(slot),
+        "cause": cause_text(slot),
+        "name": slot.workflow_id or slot.task_id,
+        "address": addresses.get(slot.run_id or slot.task_id or ""),
+        "status": _status_of(slot),
+    }

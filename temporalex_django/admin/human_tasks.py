@@ -20,12 +20,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from temporalex_django.access import VIEW, VIEW_PAYLOAD, policy
-from temporalex_django.admin.base import ReadOnlyAdmin, claimed_by_name, subject_address
+from temporalex_django.admin.base import AdminMount, ReadOnlyAdmin
 from temporalex_django.admin.filters import DueFilter, InboxFilter, WorkflowFilter
 from temporalex_django.authoring import authorization
 from temporalex_django.console.base import (
     actor_of,
     badge,
+    claimed_by_name,
     format_payload,
     format_time,
     posted_data,
@@ -317,7 +318,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
             "step": step_name(task.key),
             "run_address": self._run_address(request, task),
             "subject": subject_text,
-            "subject_address": subject_address(self.admin_site, request, task.run),
+            "subject_address": AdminMount(self.admin_site).subject_address(request, task.run),
             "why_not": why_not or form_error,
             "form": form if why_not is None else None,
             "claimed": is_own_claim,
@@ -351,7 +352,7 @@ class HumanTaskAdmin(ReadOnlyAdmin[HumanTask]):
         """Return None if this site has no such page or the user may not see the run."""
         if not self.admin_site.is_registered(Instance) or not policy().allows(user_of(request), VIEW.of(task.run)):
             return None
-        return reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[task.run_id])
+        return AdminMount(self.admin_site).run_address(request, task.run_id)
 
 
 def _state_badge(task: HumanTask) -> SafeString:

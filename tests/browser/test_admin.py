@@ -318,7 +318,7 @@ def test_many_runs_are_ended_by_a_job_that_is_stopped_and_resumed(operator: Oper
 
 
 def test_a_run_is_started_with_a_form(operator: Operator) -> None:
-    operator.page.goto(f"{operator.url}{RUNS}start/?workflow=test.Typed")
+    operator.page.goto(f"{operator.url}{RUNS}console/runs/start/?workflow=test.Typed")
     operator.looks()
     operator.page.get_by_label("Owner").fill("ann")
     operator.presses("button", "Start")

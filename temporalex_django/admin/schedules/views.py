@@ -18,7 +18,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from temporalex_django.access import Operation, policy
-from temporalex_django.admin.run.action_views import class_summary, startable_classes
 from temporalex_django.admin.schedules.formatting import ScheduleAdminBase, fire_times, time_text
 from temporalex_django.admin.schedules.schedule_form import ScheduleForm, WallTimeField
 from temporalex_django.authoring.authorization import APP
@@ -28,6 +27,7 @@ from temporalex_django.authoring.schedules.slots import instants_of, load_zone
 from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.console.actions import ReasonForm
 from temporalex_django.console.base import actor_of, idempotent_request, is_duplicate_request, posted_data, user_of
+from temporalex_django.console.run.start import class_summary, startable_classes
 from temporalex_django.errors import ActionNotPermitted, ScheduleInvalid, TemporalexError
 from temporalex_django.models import Schedule
 from temporalex_django.operations.background_tasks import RetryTask

@@ -209,8 +209,8 @@ def test_the_admin_has_the_runs_of_the_tenant_in_lists_and_one_by_one(red: Any, 
         for listed in (RUNS, f"{RUNS}console/runs/", f"{RUNS}console/"):
             page = client.get(listed).content.decode()
             assert ("red-1" in page or listed.endswith("console/"), "blue-1" in page) == (True, False)
-        assert client.get(f"{RUNS}{red.run_id}/change/").status_code == 200
-        there, nowhere = (client.get(f"{RUNS}{ref}/change/") for ref in (blue.run_id, "0" * 32))
+        assert client.get(f"{RUNS}console/runs/{red.run_id}/").status_code == 200
+        there, nowhere = (client.get(f"{RUNS}console/runs/{ref}/") for ref in (blue.run_id, "0" * 32))
         assert (there.status_code, there["Location"]) == (nowhere.status_code, nowhere["Location"])
         assert "blue" not in client.get(f"{RUNS}{blue.run_id}/history/", follow=True).content.decode()
         assert "blue-1" not in client.get(f"{RUNS}?q={blue.run_id}").content.decode()
@@ -239,7 +239,7 @@ def test_the_runs_of_a_chain_are_narrowed_too() -> None:
     drain()
     first, *_ = chain.run_ids
     Instance.objects.filter(pk=first).update(workflow_id="blue-9")
-    page = site(person("red-ann", is_staff=True)).get(f"{RUNS}{chain.run_ids[-1]}/change/").content.decode()
+    page = site(person("red-ann", is_staff=True)).get(f"{RUNS}console/runs/{chain.run_ids[-1]}/").content.decode()
 
     assert first not in page
 
@@ -318,7 +318,7 @@ def test_a_policy_that_fails_shows_nothing_and_does_nothing(red: Any, policy: st
         for address in (URL, f"{URL}red-1/", f"{URL}red-1/events/"):
             assert client.get(address).status_code == 500
         assert client.post(f"{URL}red-1/signals/note/", {}, format="json").status_code == 500
-        for address in (RUNS, f"{RUNS}{red.run_id}/change/", ACTIONS):
+        for address in (RUNS, f"{RUNS}console/runs/{red.run_id}/", ACTIONS):
             assert pages.get(address).status_code == 500
         with pytest.raises((RuntimeError, errors.NotConfigured)):
             red.signal("note", by=ann)

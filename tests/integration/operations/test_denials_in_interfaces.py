@@ -15,8 +15,8 @@ from django.test import Client, RequestFactory, override_settings
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django import Ok, VersionedWorkflow, Workflow, WorkflowHandle, api, errors
+from temporalex_django.admin.instance import InstanceAdmin
 from temporalex_django.admin.read_only import OperatorActionAdmin
-from temporalex_django.admin.run.instance import InstanceAdmin
 from temporalex_django.models import BulkJob, Instance, OperatorAction
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import Actor
@@ -25,6 +25,7 @@ from tests.app.graphs import Order
 from tests.support import tenants
 from tests.support.client_flows import Basket, drain
 from tests.support.people import stored
+from tests.support.run_pages import text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -89,8 +90,8 @@ def test_each_page_of_the_admin_notes_whom_it_refuses() -> None:
     job = StartBulk("terminate", runs=[str(run.run_id)], by=Actor(user=chooser)).execute()
     of_a, of_none = ("test.Basket", "a-1"), ("", "")
     tried: list[tuple[Any, str, tuple[str, ...]]] = [
-        (viewer, f"{RUNS}start/?workflow=test.Basket", ("start", "test.Basket", "")),
-        (starter, f"{RUNS}start/?workflow=test.RefusedHidden", ("start", "test.RefusedHidden", "")),
+        (viewer, f"{RUNS}console/runs/start/?workflow=test.Basket", ("start", "test.Basket", "")),
+        (starter, f"{RUNS}console/runs/start/?workflow=test.RefusedHidden", ("start", "test.RefusedHidden", "")),
         (viewer, f"{one}do/terminate/", ("terminate", *of_a)),  # without the reason that it takes
         (viewer, f"{one}query/?name=items", ("query", *of_a)),
         (viewer, f"{one}message/?kind=signal&name=note", ("signal", *of_a)),
@@ -147,7 +148,7 @@ def test_attempts_at_other_things_are_other_rows_up_to_a_hundred(caplog: pytest.
 
 def test_a_form_like_another_run_is_a_read() -> None:
     run = Basket.start({"card": "secret-77"}, id="a-1")
-    page = f"{RUNS}start/?workflow=test.Basket"
+    page = f"{RUNS}console/runs/start/?workflow=test.Basket"
     codes = ("view_instance", "start_instance")
     blind, ann = browser(person("blind", *codes)), browser(person("ann", *codes, "view_payload"))
     assert "secret-77" not in blind.get(f"{page}&like={run.run_id}").content.decode()
@@ -257,7 +258,7 @@ def test_a_parent_of_another_tenant_is_not_told() -> None:
         user = person(name, "view_instance")
         with override_settings(TEMPORALEX={} if among else {"ACCESS_POLICY": tenants.POLICY}):
             client, out = browser(user), StringIO()
-            page = client.get(f"{RUNS}{child.pk}/change/").content.decode()
+            page = text_of(client, child.pk)
             summary = page[page.index("<dl") :].split("</dl>")[0]
             assert (f"{RUNS}{mother.run_id}/" in summary, "red-mother" in summary) == (among, among), name
             listed = {one["id"]: one["parent_run_id"] for one in client.get(REST).json()["results"]}

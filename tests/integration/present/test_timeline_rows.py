@@ -61,7 +61,7 @@ def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def happened(client: Client, run: Any, query: str = "") -> list[tuple[str, str, str]]:
     """Events, words and state of the rows of a page."""
-    text = client.get(f"{RUNS}{run}/change/{query}").content.decode()
+    text = client.get(f"{RUNS}console/runs/{run}/{query}").content.decode()
     table = text[text.index('id="tx-happened"') : text.index('class="tx-more"')]
     rows = re.findall(r"<tr><td[^>]*>(.*?)</td><td>(.*?)</td><td>(.*?)</td>", table, re.DOTALL)
     plain = [

@@ -11,10 +11,10 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from temporalex_django.access import Operation, policy
-from temporalex_django.admin.run.action_views import Confirmation, RunActionView
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.console.actions import superseded_error
 from temporalex_django.console.base import actor_of, format_payload, posted_data, refuse, shorten, user_of
+from temporalex_django.console.run.views import Confirmation, RunActionView
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, UpdateTimeout
 from temporalex_django.forms.payload_forms import PayloadForm
 from temporalex_django.models import Instance
@@ -25,7 +25,7 @@ from temporalex_django.operations.runs.update import SendUpdate
 
 # --- messages ---------------------------------------------------------------------------------------------------------
 #
-# The messages that a run accepts now, as forms on its admin page and on the page to which they are posted.
+# The messages that a run accepts now, as forms on its page and on the page to which they are posted.
 
 
 #: Seconds that a page waits for the answer to an update.
@@ -34,7 +34,7 @@ _ANSWER_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessagePanel:
-    """A message that a run accepts now, as the admin page of the run shows it: a button, and a form for the payload.
+    """A message that a run accepts now, as the page of the run shows it: a button, and a form for the payload.
 
     ``form`` is None if the user may not send the message; ``why_not`` then says why. ``address`` is the URL to which
     the form is posted.
@@ -94,7 +94,7 @@ def message_label(message: AvailableMessage) -> str:
 
 
 class SendMessageView(RunActionView):
-    """The admin page that sends a message to a run: a GET asks for the payload, a POST sends the message.
+    """The page that sends a message to a run: a GET asks for the payload, a POST sends the message.
 
     The URL names the message. It is sent only if the run still accepts it.
     """
@@ -156,6 +156,11 @@ class SendMessageView(RunActionView):
             return _("“%(name)s” is done.") % {"name": name}
         return _("“%(name)s” is done: %(answer)s") % {"name": name, "answer": shorten(format_payload(answer).preview)}
 
+    def get_success_url(self, request: HttpRequest, run: Instance, form: Any = None) -> str:
+        """Return the URL of the messages of the run, which show the outcome."""
+        del form
+        return self.mount.address("run_part", run.pk, "messages")
+
     def _find_message(self, request: HttpRequest, run: Instance) -> AvailableMessage | None:
         # An earlier run of the chain would answer with what its own class accepted.
         if superseded_error(run) is not None:
@@ -183,7 +188,7 @@ def _effect_texts() -> dict[str, str]:
 
 # --- queries ----------------------------------------------------------------------------------------------------------
 #
-# Queries in the admin: a user asks a run, whose published state answers.
+# Queries: a user asks a run, whose published state answers.
 
 
 _PERMISSION = f"{APP}.query_instance"
@@ -200,7 +205,7 @@ def query_links(run: Instance, user: Person, *, address: str) -> list[dict[str, 
 
 
 class QueryView(RunActionView):
-    """The admin page that asks a run a query, which the URL names: a POST asks it and shows the answer."""
+    """The page that asks a run a query, which the URL names: a POST asks it and shows the answer."""
 
     def confirmation(self, request: HttpRequest, run: Instance) -> Confirmation:
         name = self._query_name(request, run)

@@ -1,51 +1,56 @@
-"""The template context of the page of a run, read with a fixed number of statements."""
+"""The template context of the page of a run, part by part, read with a fixed number of statements."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, Literal
 from uuid import UUID
 
 from django.db.models import Case, QuerySet, When
+from django.http import HttpRequest
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django import errors
-from temporalex_django.access import VIEW
-from temporalex_django.admin.base import claimed_by_name
-from temporalex_django.admin.operator_views import ActionLink
-from temporalex_django.admin.run import history as histories
-from temporalex_django.admin.run.origin import origin_of, related_runs
-from temporalex_django.authoring.authorization import Person
+from temporalex_django.access import VIEW, is_unfiltered, redactor_for
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.authoring.run_columns import ColumnType, Place, columns_shown_in
-from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.console.base import (
     FormattedPayload,
+    claimed_by_name,
     format_call,
     format_duration,
     format_payload,
     format_time,
     progress_bar,
-    shape,
+    shorten,
     status_badge,
+    user_of,
 )
+from temporalex_django.console.fleet import switch_address_for
+from temporalex_django.console.mount import Mount
+from temporalex_django.console.run.events import can_compare, page_of_events, read_events
+from temporalex_django.console.run.graph import build_graph_picture, graph_class_of, read_graph_events
+from temporalex_django.console.run.messages import MessagePanel, message_panels, query_links
+from temporalex_django.console.run.operator_views import (
+    ActionLink,
+    message_action_links,
+    part_action_links,
+    run_action_links,
+)
+from temporalex_django.console.run.origin import origin_of, related_runs, schedule_context
+from temporalex_django.console.run.start import like_address
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.names import TABLES
 from temporalex_django.core.payloads.search_attributes import to_readable
-from temporalex_django.errors import TemporalexError
-from temporalex_django.graph.projection import project
-from temporalex_django.graph.render import states
-from temporalex_django.graph.steps import StepRef, key_of
-from temporalex_django.graph.workflow import GraphWorkflow
-from temporalex_django.models import ActivityTask, Chain, Instance, Message, OperatorAction, Worker
+from temporalex_django.models import ActivityTask, Chain, HumanTask, Instance, Message, OperatorAction, Worker
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.models.messages import ATTENTION
 from temporalex_django.operations.audit import READ
@@ -55,7 +60,6 @@ from temporalex_django.operations.fleet.stats import LiveWorkers, live_workers_f
 from temporalex_django.operations.fleet.switches import active_switches
 from temporalex_django.operations.human_tasks.inbox import awaited_tasks, candidates_of, redact_tasks
 from temporalex_django.operations.human_tasks.operations import mark_nobody_left
-from temporalex_django.operations.read import describe
 from temporalex_django.operations.read.describe import (
     history_or_error,
     open_tasks_or_error,
@@ -64,98 +68,290 @@ from temporalex_django.operations.read.describe import (
 )
 from temporalex_django.operations.read.run_filters import leading_tasks
 from temporalex_django.operations.read.run_summary import PreloadedRows, summarize_run
-from temporalex_django.present.formatting import capitalize, localize_times
+from temporalex_django.present.formatting import localize_times
 from temporalex_django.present.human_tasks import absent_sentence, candidate_names, step_name
-from temporalex_django.present.picture import HEIGHT, WIDTH, Arrow, Box, Picture, draw_picture
 
 #: Actions in the audit log with which a person only looked at something, or was refused to.
 _LOOKS = (READ, VIEW.action)
 MAX_ROWS = 50
+_MAX_FAILING = 3
+_ENDED_BY_PEOPLE = ("cancelled", "terminated")
+#: States of summaries in which the run waits for a message.
+_MESSAGE_STATES = ("phase", "signal", "several", "decision")
 
 
-def run_detail_context(
-    run: Instance,
-    *,
-    page: str,
-    alias: str,
-    user: Person,
-    redactor: Redactor,
-    visible_runs: QuerySet[Instance],
-    part_links: Callable[..., list[ActionLink]],
-    message_links: Callable[[str], list[ActionLink]],
-    history_links: Callable[[int], list[ActionLink]],
-    switch_address: Callable[[str, str], str | None],
-    may_decide: bool,
-) -> dict[str, Any]:
-    """Return the template context of the admin page of a run.
+class RunDetail:
+    """A run and the rows about it from which the parts of its page are made. The user may see the run.
 
-    ``page`` is the number of the page of its history, or empty for the last one. The texts are redacted by
-    ``redactor``. Related runs are shown if they are in ``visible_runs``. ``may_decide`` is True if the user may decide
-    what the run is waiting for.
-
-    - ``part_links`` takes "activity" or "timer" and a command number, and returns the buttons for that part of the run.
-    - ``message_links`` takes the id of a failed message and returns its buttons.
-    - ``history_links`` takes the number of an activation and returns the buttons of its row in the history.
-    - ``switch_address`` takes the kind and the name of a switch and returns the URL that switches it off, or None.
-
-    At most six statements, and one more for an earlier run of a chain. For a run on a cluster, the cluster is asked for
-    the open activities and the history, which takes four seconds at most.
+    ``visible_runs`` are the runs that the user sees. The texts are redacted. At most five statements; for a run on a
+    cluster, the cluster is asked for the open activities and, ``with_events``, for the history, which takes four
+    seconds at most.
     """
-    chain = run.chain
-    is_current = chain.run_id == run.pk
-    now = timezone.now()
-    graph_class = graph_class_of(run)
-    answers = _ask_cluster(run)
-    read_history = partial(histories.read_history, alias=alias, with_all_events=graph_class is not None)
-    if answers.on_cluster:
-        read_history = partial(histories.told_history, events=answers.events, why_not=answers.why_no_events)
-    history = read_history(run, page=page, redactor=redactor, now=now, action_links=history_links)
-    messages = _load_messages(chain, alias=alias)
-    # One statement for both: the runs of the chain, and the children, which are in chains of their own.
-    family = [*related_runs(run, visible_runs, limit=4 * MAX_ROWS)]
+
+    def __init__(
+        self,
+        request: HttpRequest,
+        mount: Mount,
+        run: Instance,
+        *,
+        visible_runs: QuerySet[Instance],
+        with_events: bool,
+        with_audit: bool,
+    ) -> None:
+        self.request, self.mount, self.run, self.visible_runs = request, mount, run, visible_runs
+        self.user = user_of(request)
+        self.redactor = redactor_for(self.user, run)
+        self.alias, self.now = storage().alias, timezone.now()
+        self.is_current = run.chain.run_id == run.pk
+        self.answers = _ask_cluster(run, with_events=with_events)
+        self.messages = _load_messages(run.chain, alias=self.alias)
+        # One statement for both: the runs of the chain, and the children, which are in chains of their own.
+        self.family = [*related_runs(run, visible_runs, limit=4 * MAX_ROWS)]
+        self.audit_rows = _load_audit(run, alias=self.alias) if with_audit or run.status in _ENDED_BY_PEOPLE else []
+        self.preloaded = _preload_rows(
+            run, self.family, self.messages, self.audit_rows, answers=self.answers, alias=self.alias
+        )
+        self.tasks = self.preloaded.tasks.get(run.pk, ())
+        self.live_workers = live_workers_from(self.preloaded.workers, now=self.now)
+        self.names_off = _names_off(run) if run.is_open else set()
+        self.panels = self._message_panels()
+        self.summary = summarize_run(
+            run,
+            redactor=self.redactor,
+            may_decide=any(panel.can_decide for panel in self.panels),
+            preloaded=self.preloaded,
+        )
+        self.activities = [self._activity_row(task) for task in self.tasks[:MAX_ROWS]]
+
+    #: Most rows of each list.
+    row_limit = MAX_ROWS
+
+    def address(self, page: str, *args: Any) -> str:
+        """Return the URL of a page about the run, such as that of an operation."""
+        return self.mount.address(page, self.run.pk, *args)
+
+    @property
+    def action_address(self) -> Callable[[str], str]:
+        """A function that takes the name of an operation and returns the URL of its page."""
+        return partial(self.address, "do")
+
+    def _message_panels(self) -> list[MessagePanel]:
+        # Messages go to the chain, and so to its newest run, whose page has the panels.
+        if not self.is_current:
+            return []
+        return message_panels(self.run, self.user, address=self.address("message"))
+
+    def _activity_row(self, task: ActivityTask) -> dict[str, Any]:
+        has_worker = task.atomic or not _is_code_missing(self.live_workers, task)
+        row = _activity_context(task, self.redactor, now=self.now, call=self.answers.calls.get(task.seq))
+        row["tools"] = self.part_links("activity", task.seq, has_worker=has_worker)
+        row["is_off"] = ("activity", task.activity) in self.names_off
+        row["switch"] = None if task.atomic else self.switch_address("activity", task.activity)
+        return row
+
+    def part_links(self, of: Literal["activity", "timer"], seq: int, *, has_worker: bool = True) -> list[ActionLink]:
+        """Return the buttons for the activity or timer with the command number ``seq``."""
+        return part_action_links(self.run, of, seq, user=self.user, address=self.action_address, has_worker=has_worker)
+
+    @cached_property
+    def switch_address(self) -> Callable[[str, str], str | None]:
+        """A function that takes the kind and the name of a switch and returns the URL that switches it off, or None."""
+        return switch_address_for(self.mount, self.request)  # type: ignore[no-any-return] # it returns Any
+
+    @cached_property
+    def human_tasks(self) -> list[HumanTask]:
+        """The open human tasks that the run waits for, as the user may see them. One read if it waits for a person."""
+        return redact_tasks(awaited_tasks(self.run, limit=MAX_ROWS), self.user)
+
+    # -- the parts -----------------------------------------------------------------------------------------------------
+
+    def head(self) -> dict[str, Any]:
+        """Return the context of the head of all parts: the sentence, the buttons, and what is wrong. No payloads."""
+        run, failing = self.run, [row for row in self.activities if row["failure"] is not None]
+        missing = self.live_workers.missing_if_overdue(run, since=_overdue_since(run, self.messages), now=self.now)
+        links = run_action_links(run, self.user, address=self.action_address)
+        helpful = _helpful_names(run)
+        return {
+            "run": run,
+            "badge": _badge_of(run),
+            "said": self.summary,
+            "current": self.is_current,
+            "blocked": _blocked_context(
+                self.redactor.redact_blocked(run.blocked), due_at=run.chain.due_at if self.is_current else None
+            ),
+            "missing": missing,
+            "pollers": self.live_workers.count_pollers(run.queue),
+            "failed": _failure_context(run, self.redactor),
+            "failing": failing[:_MAX_FAILING],
+            "more_failing": max(0, len(failing) - _MAX_FAILING),
+            "helpful": [*self._decisions(), *(link for link in links if link.name in helpful and not link.why_not)],
+            "tools": [link for link in links if not link.why_not and link.name not in helpful],
+            "impossible": [link for link in links if link.why_not and not link.lacks_permission],
+            "refused": [link for link in links if link.lacks_permission],
+            "like": like_address(run, self.user, address=self.mount.address("start")),
+            "switches_off": self._switches_off(),
+            "took": format_duration((run.closed_at or self.now) - run.created_at),
+            "subject": None if run.subject_type is None else f"{run.subject_type.name} {run.subject_id}",
+            "subject_address": self.mount.subject_address(self.request, run),
+            **schedule_context(run, partial(self.mount.schedule_address, self.request)),
+            **self._parent_context(),
+        }
+
+    def _decisions(self) -> list[ActionLink]:
+        """Return links to what people can do about a wait: the tasks to decide, or the forms of messages."""
+        links = [
+            ActionLink(name="decide", label=_("Decide “%(title)s”") % {"title": shorten(task.title)}, address=address)
+            for task in self.human_tasks[:_MAX_FAILING]
+            if (address := self.mount.task_address(self.request, str(task.pk)))
+        ]
+        messages = self.address("run_part", "messages")
+        if any(message.failed for message in self.messages):
+            links.append(ActionLink(name="messages", label=_("Show the failed messages"), address=messages))
+        elif self.summary.state in _MESSAGE_STATES and any(panel.why_not is None for panel in self.panels):
+            links.append(ActionLink(name="messages", label=_("Send a message…"), address=messages))
+        return links
+
+    def _switches_off(self) -> list[dict[str, Any]]:
+        """Return the class and the queue of the run if they are off, each with the page that switches it on."""
+        return [
+            {"name": name, "address": self.switch_address(kind, name)}
+            for kind, name in (("workflow", self.run.workflow), ("queue", self.run.queue))
+            if (kind, name) in self.names_off
+        ]
+
+    def _parent_context(self) -> dict[str, Any]:
+        """Return id and URL of the parent; both None if the user may not see it."""
+        run, runs = self.run, self.visible_runs
+        if run.parent_run_id is None or not (is_unfiltered(runs) or runs.filter(pk=run.parent_run_id).exists()):
+            return {"parent": None, "parent_address": None}
+        return {"parent": run.parent, "parent_address": self.mount.run_address(self.request, run.parent_run_id)}
+
+    def origin(self, *, has_copies: bool) -> dict[str, Any]:
+        """Return the run that this one continues after a reset or fork; ``has_copies`` as ``origin_of`` takes it."""
+        origin = origin_of(self.run, self.visible_runs, self.family, has_copies=has_copies)
+        if origin is not None and origin["source"] is not None:
+            origin["address"] = self.mount.run_address(self.request, origin["source"].pk)
+        if origin is not None and origin["action"] is not None:
+            origin["audit_address"] = self.mount.audit_address(self.request, origin["action"].pk)
+        return {"origin": origin}
+
+    def messages_part(self) -> dict[str, Any]:
+        """Return the context of the messages: forms, queries, the inbox, and messages to other systems."""
+        run = self.run
+        links = partial(message_action_links, run, user=self.user, address=self.action_address)
+        return {
+            "panels": self.panels,
+            "queries": query_links(run, self.user, address=self.address("query")),
+            "inbox": [_message_context(row, self.redactor, message_links=links) for row in self.messages[:MAX_ROWS]],
+            "more_messages": len(self.messages) > MAX_ROWS,
+            "outgoing": _outgoing_messages(run.chain, user=self.user, alias=self.alias),
+        }
+
+    def data_part(self) -> dict[str, Any]:
+        """Return the context of the values of the run, its waits, and the arguments of its activities."""
+        run = self.run
+        return {
+            "payloads": _payload_rows(run, self.redactor),
+            "waits": [
+                localize_times(text, self.now)
+                for text in self.redactor.redact_waiting_for(run.waiting_for or [], run.waits)
+            ],
+            "accepts": run.accepts or {},
+            "chain": run.chain,
+            "class_off": ("workflow", run.workflow) in self.names_off,
+            "queue_off": ("queue", run.queue) in self.names_off,
+            "switch_class": self.switch_address("workflow", run.workflow) if run.is_open else None,
+            "switch_queue": self.switch_address("queue", run.queue) if run.is_open else None,
+            "activities": self.activities,
+            "more_activities": len(self.tasks) > MAX_ROWS,
+            "why_no_activities": self.answers.why_no_tasks,
+            "on_cluster": self.answers.on_cluster,
+            "attempts": unsaid_attempts(run, self.redactor, failing=self.activities, storage=storage()),
+            "tasks_address": self.mount.background_tasks_address(self.request, run.pk),
+        }
+
+    def people_part(self) -> dict[str, Any]:
+        """Return the context of the people whom the run asks."""
+        return {
+            "human_tasks": [
+                {
+                    "row": task,
+                    "step": step_name(task.key),
+                    "address": self.mount.task_address(self.request, str(task.pk)),
+                    "candidates": ", ".join(candidate_names(candidates_of(task))),
+                    "claimed_by": claimed_by_name(task),
+                    "absent": absent_sentence(task.absent) if task.absent else "",
+                }
+                for task in mark_nobody_left(*self.human_tasks, with_permissions=False)
+            ]
+        }
+
+    def family_part(self) -> dict[str, Any]:
+        """Return the context of the related runs."""
+        runs = [relative for relative in self.family if relative.chain_id == self.run.chain_id]
+        children = [relative for relative in self.family if relative.chain_id != self.run.chain_id]
+        return {
+            "runs": [self._relative(other) for other in runs],
+            "more_runs": len(runs) > MAX_ROWS,
+            "children": [self._relative(child) for child in children[:MAX_ROWS]],
+            "more_children": len(children) > MAX_ROWS,
+        }
+
+    def _relative(self, other: Instance) -> dict[str, Any]:
+        return {
+            "run": other,
+            "badge": _badge_of(other),
+            "this": other.pk == self.run.pk,
+            "address": self.mount.run_address(self.request, other.pk),
+        }
+
+    def audit_part(self) -> dict[str, Any]:
+        """Return the context of the audit log: what people did, what they looked at, and what programs did."""
+        rows = self.audit_rows
+        return {
+            "acted": [row for row in rows if not row.automatic and row.action not in _LOOKS],
+            "looked": [row for row in rows if not row.automatic and row.action in _LOOKS],
+            "automatic": [row for row in rows if row.automatic],
+        }
+
+    def graph_part(self) -> dict[str, Any]:
+        """Return the context of the graph of the run; None for a run that is no graph. One read."""
+        graph_class = graph_class_of(self.run)
+        if graph_class is None:
+            return {"graph": None}
+        if self.answers.on_cluster:
+            return {"graph": build_graph_picture(graph_class, self.answers.events, why_not=self.answers.why_no_events)}
+        return {"graph": build_graph_picture(graph_class, read_graph_events(self.run, alias=self.alias))}
+
+    def raw_part(self) -> dict[str, Any]:
+        """Return the context of the events one by one."""
+        page, answers = self.request.GET.get("p", ""), self.answers
+        if answers.on_cluster:
+            events = page_of_events(answers.events, page=page, redactor=self.redactor)
+        else:
+            events = read_events(self.run, page=page, alias=self.alias, redactor=self.redactor)
+        return {
+            "events": events,
+            "why_not": answers.why_no_events,
+            "compare_address": self.address("compare") if can_compare(self.run, self.user) else None,
+        }
+
+
+def _helpful_names(run: Instance) -> frozenset[str]:
+    """Return the names of the operations that help a run in its state."""
+    if run.is_open and run.blocked:
+        return frozenset({"try_again", "reset"})
+    if run.is_open and run.paused:
+        return frozenset({"unpause"})
+    if run.status in ("failed", "timed_out"):
+        return frozenset({"reset"})
+    return frozenset()
+
+
+def _load_audit(run: Instance, *, alias: str) -> list[OperatorAction]:
+    """Return what people did first, then what they looked at: thousands of automatic rows cannot push them out."""
     audit = OperatorAction.objects.using(alias).filter(run_id=run.pk)
-    # What people did first, then what they looked at, so that thousands of automatic ones cannot push them out.
-    audit_rows = [*audit.order_by("automatic", Case(When(action__in=_LOOKS, then=1), default=0), "-id")[: 2 * MAX_ROWS]]
-    preloaded = _preload_rows(run, family, messages, audit_rows, answers=answers, alias=alias)
-    tasks = preloaded.tasks.get(run.pk, ())
-    live_workers = live_workers_from(preloaded.workers, now=now)
-    missing_worker = live_workers.missing_if_overdue(run, since=_overdue_since(run, messages), now=now)
-    activity_rows = _activity_rows(run, tasks, answers, live_workers, redactor, now, part_links, switch_address)
-    return {
-        "badge": _badge_of(run),
-        "said": summarize_run(run, redactor=redactor, may_decide=may_decide, preloaded=preloaded),
-        "current": is_current,
-        "chain": chain,
-        "blocked": _blocked_context(redactor.redact_blocked(run.blocked), due_at=chain.due_at if is_current else None),
-        "missing": missing_worker,
-        **_switch_context(run, switch_address),
-        "pollers": live_workers.count_pollers(run.queue),
-        "waits": [localize_times(text, now) for text in redactor.redact_waiting_for(run.waiting_for or [], run.waits)],
-        "accepts": run.accepts or {},
-        "took": format_duration((run.closed_at or now) - run.created_at),
-        "payloads": _payload_rows(run, redactor),
-        "open": redactor.shows_payloads,
-        "history": history,
-        "events_open": bool(page),
-        "graph": graph_class and build_graph_picture(graph_class, history.all_events, why_not=history.why_not),
-        "timers": [{"row": row, "tools": part_links("timer", row.seq or 0)} for row in history.timers[:MAX_ROWS]],
-        "more_timers": len(history.timers) > MAX_ROWS,
-        "human_tasks": _human_task_rows(run, user),
-        "on_cluster": answers.on_cluster,
-        "activities": activity_rows,
-        "why_no_activities": answers.why_no_tasks,
-        "attempts": unsaid_attempts(run, redactor, failing=activity_rows, storage=storage()),
-        "origin": origin_of(run, visible_runs, family, has_copies=history.may_be_copied),
-        "failing": [row for row in activity_rows if row["failure"] is not None],
-        "failed": _failure_context(run, redactor),
-        **_family_context(run, family),
-        "more_activities": len(tasks) > MAX_ROWS,
-        "inbox": [_message_context(message, redactor, message_links=message_links) for message in messages[:MAX_ROWS]],
-        "more_messages": len(messages) > MAX_ROWS,
-        "outgoing": _outgoing_messages(chain, user=user, alias=alias),
-        **_audit_context(audit_rows),
-        "limit": MAX_ROWS,
-    }
+    return [*audit.order_by("automatic", Case(When(action__in=_LOOKS, then=1), default=0), "-id")[: 2 * MAX_ROWS]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +374,7 @@ class _ClusterAnswers:
         return {call["seq"]: [call["args"], call.get("kwargs") or {}] for call in scheduled}
 
 
-def _ask_cluster(run: Instance) -> _ClusterAnswers:
+def _ask_cluster(run: Instance, *, with_events: bool) -> _ClusterAnswers:
     """Ask the cluster, and set ``run.blocked`` if its task fails. After an error it is not asked for the history."""
     if run.chain.backend == TABLES:
         return _ClusterAnswers(on_cluster=False)
@@ -190,21 +386,10 @@ def _ask_cluster(run: Instance) -> _ClusterAnswers:
     if error is not None:
         return _ClusterAnswers(why_no_tasks=error, why_no_events=error)
     read_block(run, target, storage=rows)
+    if not with_events:
+        return _ClusterAnswers(tasks=tasks)
     events, why_no_events = history_or_error(target, storage=rows)
     return _ClusterAnswers(tasks=tasks, events=events, why_no_events=why_no_events)
-
-
-def _switch_context(run: Instance, switch_address: Callable[[str, str], str | None]) -> dict[str, Any]:
-    """Return the URLs of the switches; None for a closed run or a user who may not use them."""
-    if not run.is_open:
-        return {"switch_class": None, "switch_queue": None}
-    off = _names_off(run)
-    return {
-        "class_off": ("workflow", run.workflow) in off,
-        "queue_off": ("queue", run.queue) in off,
-        "switch_class": switch_address("workflow", run.workflow),
-        "switch_queue": switch_address("queue", run.queue),
-    }
 
 
 def _names_off(run: Instance) -> set[tuple[str, str]]:
@@ -222,41 +407,8 @@ def _outgoing_messages(chain: Chain, *, user: Any, alias: str) -> list[OutgoingM
     return describe_outgoing([*outgoing_messages(alias, user).filter(chain=chain)[:MAX_ROWS]], user)
 
 
-def _audit_context(audit_rows: Sequence[OperatorAction]) -> dict[str, Any]:
-    return {
-        "acted": [row for row in audit_rows if not row.automatic and row.action not in _LOOKS],
-        "looked": [row for row in audit_rows if not row.automatic and row.action in _LOOKS],
-        "automatic": [row for row in audit_rows if row.automatic],
-    }
-
-
-def _family_context(run: Instance, family: Sequence[Instance]) -> dict[str, Any]:
-    """Divide ``family``, as ``related_runs`` returns it, into the runs of the chain and the children."""
-    runs = [relative for relative in family if relative.chain_id == run.chain_id]
-    children = [relative for relative in family if relative.chain_id != run.chain_id]
-    return {
-        "runs": [{"run": other, "badge": _badge_of(other), "this": other.pk == run.pk} for other in runs],
-        "more_runs": len(runs) > MAX_ROWS,
-        "children": [{"run": child, "badge": _badge_of(child)} for child in children[:MAX_ROWS]],
-        "more_children": len(children) > MAX_ROWS,
-    }
-
-
 def _badge_of(run: Instance) -> SafeString:
     return status_badge(run.status, blocked=bool(run.blocked))
-
-
-def _human_task_rows(run: Instance, user: Person) -> list[dict[str, Any]]:
-    return [
-        {
-            "row": task,
-            "step": step_name(task.key),
-            "candidates": ", ".join(candidate_names(candidates_of(task))),
-            "claimed_by": claimed_by_name(task),
-            "absent": absent_sentence(task.absent) if task.absent else "",
-        }
-        for task in mark_nobody_left(*redact_tasks(awaited_tasks(run, limit=MAX_ROWS), user), with_permissions=False)
-    ]
 
 
 def _is_code_missing(live_workers: LiveWorkers, task: ActivityTask) -> bool:
@@ -447,28 +599,6 @@ def _payload_rows(run: Instance, redactor: Redactor) -> list[tuple[str | SafeStr
     return rows
 
 
-def _activity_rows(
-    run: Instance,
-    tasks: Sequence[ActivityTask],
-    answers: _ClusterAnswers,
-    live_workers: LiveWorkers,
-    redactor: Redactor,
-    now: datetime,
-    part_links: Callable[..., list[ActionLink]],
-    switch_address: Callable[[str, str], str | None],
-) -> list[dict[str, Any]]:
-    rows, calls = [], answers.calls
-    off = _names_off(run) if tasks else set()
-    for task in tasks[:MAX_ROWS]:
-        has_worker = task.atomic or not _is_code_missing(live_workers, task)
-        row = _activity_context(task, redactor, now=now, call=calls.get(task.seq))
-        row["tools"] = part_links("activity", task.seq, has_worker=has_worker)
-        row["is_off"] = ("activity", task.activity) in off
-        row["switch"] = None if task.atomic else switch_address("activity", task.activity)
-        rows.append(row)
-    return rows
-
-
 def _activity_context(task: ActivityTask, redactor: Redactor, *, now: datetime, call: Any = None) -> dict[str, Any]:
     """Return the context. ``call`` are the arguments if the row has none."""
     activity = redactor.redact_activity(task.as_open)
@@ -531,124 +661,4 @@ def _message_context(
         "tools": message_links(str(message.request_id)) if message.failed else [],
         "payload": format_redacted(message.payload),
         "outcome": format_redacted(message.outcome_value) if message.outcome is not None else None,
-    }
-
-
-# --- graph picture ----------------------------------------------------------------------------------------------------
-#
-# The graph of a run with the state of each step, as a drawing and as a list with the same content.
-
-
-#: Kinds of ``formatting.badge`` by the state of a step.
-_SHAPES = {
-    "completed": "completed", "active": "running", "waiting": "waiting", "requested": "pending", "failed": "failed",
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrawnStep:
-    """A step of a graph as the admin page of a run shows it, in the drawing and in the list below it.
-
-    ``box`` is its place and state in the drawing, and ``shape`` the symbol of its state. ``leads_to`` has a text for
-    each step that may follow: the event and the title of that step.
-    """
-
-    box: Box
-    shape: SafeString
-    state_text: str
-    leads_to: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GraphPicture:
-    """The graph of a run as its admin page shows it: the drawing, and the list of its steps.
-
-    ``why_not`` says why the steps have no states, and is None if they have them.
-    """
-
-    drawn: Picture
-    steps: Sequence[DrawnStep]
-    why_not: str | None
-    width: int = WIDTH
-    height: int = HEIGHT
-
-
-def graph_class_of(run: Instance) -> type[GraphWorkflow] | None:
-    """Return the graph class of a run in exactly its version.
-
-    Returns None if the run is not a graph, or if this process lacks that version of the class.
-    """
-    # Without the very version, another one may be found: its steps would not be those of the run.
-    code: type[Workflow] | None = describe.class_or_none(run.workflow, run.version)
-    if code is not None and issubclass(code, GraphWorkflow) and code.version == run.version:
-        return code
-    return None
-
-
-def build_graph_picture(
-    graph_class: type[GraphWorkflow], events: Sequence[HistoryEvent] | None, *, why_not: str | None = None
-) -> GraphPicture:
-    """Return the drawing of the graph, with the states of its steps that follow from the history of a run.
-
-    ``events`` is the whole history, or None if it is too long to read; the steps then have no states. ``why_not`` is
-    another reason why there is no history, or None.
-    """
-    refs = list(graph_class.graph())
-    step_numbers = {step: n for n, step in enumerate(refs)}
-    step_states: dict[int, str] = {}
-    if why_not is None:
-        step_states, why_not = _step_states(graph_class, step_numbers, events)
-    # Several events may lead from one step to the same next step: one arrow with all their names.
-    edge_events: dict[tuple[int, int], list[str]] = defaultdict(list)
-    dynamic: set[tuple[int, int]] = set()
-    for edge in graph_class.edges():
-        for target in edge.targets:
-            arrow_key = step_numbers[edge.source], step_numbers[target]
-            edge_events[arrow_key].append(edge.event)
-            dynamic |= {arrow_key} if edge.dynamic else set()
-    arrows = [
-        Arrow(source=arrow_key[0], target=arrow_key[1], label=", ".join(event_names), dynamic=arrow_key in dynamic)
-        for arrow_key, event_names in edge_events.items()
-    ]
-    names = [capitalize(describe.step_title(graph_class, key_of(step))) for step in refs]
-    drawn = draw_picture(names, arrows, step_states)
-    state_texts = _state_texts()
-    leads_to: dict[int, list[str]] = defaultdict(list)
-    for arrow in arrows:
-        leads_to[arrow.source].append(f"{arrow.label} → {names[arrow.target]}")
-    steps = [
-        DrawnStep(
-            box=box,
-            shape=shape(_SHAPES.get(box.state, "")),
-            state_text=state_texts.get(box.state, ""),
-            leads_to=leads_to[box.number],
-        )
-        for box in drawn.boxes
-    ]
-    return GraphPicture(drawn=drawn, steps=steps, why_not=why_not)
-
-
-def _step_states(
-    graph_class: type[GraphWorkflow], step_numbers: Mapping[StepRef, int], events: Sequence[HistoryEvent] | None
-) -> tuple[dict[int, str], str | None]:
-    """Return ``(states by number, why there are none or None)``. Events are None if the history is too long."""
-    if events is None:
-        return {}, _("The history is too long to read here, so the states of the steps are not shown.")
-    try:
-        instance = None
-        if events:
-            instance = project(graph_class, events)
-    # Other code may have written the history, or a payload cannot be read: the page must show the graph anyway.
-    except (TemporalexError, LookupError, TypeError, ValueError):
-        return {}, _("The history does not match the current graph, so the states of the steps are not shown.")
-    return {step_numbers[step]: state for step, state in states(instance).items()}, None
-
-
-def _state_texts() -> dict[str, str]:
-    return {
-        "completed": _("completed"),
-        "active": _("active"),
-        "waiting": _("waiting"),
-        "requested": _("waiting for other steps"),
-        "failed": _("failed"),
     }

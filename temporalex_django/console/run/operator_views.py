@@ -1,4 +1,4 @@
-"""Operations on a run in the admin: buttons on its page, and a page that shows the effect and asks for a reason.
+"""Operations on a run: buttons on its page, and a page that shows the effect and asks for a reason.
 
 The operations come from ``operations.registry.STEERING``; a new one needs no code here.
 """
@@ -16,11 +16,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from temporalex_django.access import redactor_for
-from temporalex_django.admin.run.action_views import Confirmation, RunActionView
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.console.actions import OperatorActionForm, input_name, permission_error, superseded_error
 from temporalex_django.console.base import actor_of, posted_data, user_of
+from temporalex_django.console.run.views import Confirmation, RunActionView
 from temporalex_django.errors import TemporalexError
 from temporalex_django.models import Chain, Instance
 from temporalex_django.operations.base import storage
@@ -36,16 +36,19 @@ _MAX_REPEATED = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionLink:
-    """A button on an admin page that leads to the page of an operation.
+    """A button on a page that leads to the page of an operation.
 
-    ``why_not`` is None, or the reason why the operation is impossible: the button is then disabled and shows it.
+    ``name`` is that of the operation. ``why_not`` is None, or the reason why the operation is impossible: the button is
+    then disabled and shows it. ``lacks_permission`` is True if that reason is a permission that the user lacks.
     ``destructive`` is True if the operation cannot be undone.
     """
 
+    name: str
     label: str
     address: str
-    destructive: bool
-    why_not: str | None
+    destructive: bool = False
+    why_not: str | None = None
+    lacks_permission: bool = False
 
 
 def run_action_links(run: Instance, user: Person, *, address: Callable[[str], str]) -> list[ActionLink]:
@@ -56,8 +59,10 @@ def run_action_links(run: Instance, user: Person, *, address: Callable[[str], st
     links = []
     for action in STEERING.values():
         if action.target_kind == "run":
-            reason = permission_error(action, user, run) or superseded_error(run) or action.refusal(run)
-            links.append(build_action_link(action, address=address, why_not=reason))
+            refused = permission_error(action, user, run)
+            reason = refused or superseded_error(run) or action.refusal(run)
+            link = build_action_link(action, address=address, why_not=reason)
+            links.append(replace(link, lacks_permission=refused is not None))
     return links
 
 
@@ -139,6 +144,7 @@ def build_action_link(
     if seq is not None:
         query_string = f"?seq={seq}"
     return ActionLink(
+        name=action.name,
         label=str(action.label),
         address=f"{address(action.name)}{query_string}",
         destructive=action.destructive,
@@ -147,7 +153,7 @@ def build_action_link(
 
 
 class OperatorActionView(RunActionView):
-    """The admin page of an operation on a run: a GET shows its effect and a form, a POST performs it.
+    """The page of an operation on a run: a GET shows its effect and a form, a POST performs it.
 
     The URL names the operation.
     """
@@ -209,10 +215,10 @@ class OperatorActionView(RunActionView):
         """
         chains = Chain.objects.using(storage().alias).filter(pk=run.chain_id)
         new_run_id: Any = getattr(form, "new_run_id", None) or chains.values_list("run_id", flat=True).first()
-        new_run = self.admin.get_queryset(request).filter(pk=new_run_id).first()
+        new_run = self.runs(request).filter(pk=new_run_id).first()
         if new_run is None:
             return super().get_success_url(request, run)
-        return self.admin.address_of(new_run)
+        return self.mount.run_address(request, new_run.pk)
 
     def _repeated_work(self, request: HttpRequest, run: Instance) -> list[str]:
         """Return the activities and child runs that a reset or fork to ``?to=`` would repeat; else an empty list."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from django.contrib import admin
 from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
-from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from temporalex_django.access import policy, schedules_for
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.run_columns import UNREAD_COLUMNS
-from temporalex_django.models import HistoryEvent, Instance, OperatorAction, Schedule
+from temporalex_django.models import HistoryEvent, Instance, OperatorAction
 from temporalex_django.operations.schedules.operations import VIEW_SCHEDULE
 
 #: Other runs that are blocked for the same reason are counted up to this number.
@@ -111,13 +109,11 @@ def annotate_schedule(runs: QuerySet[Instance], user: Person, *, alias: str) -> 
     return runs.annotate(**{_KEY: Subquery(schedules.values("pk")[:1]), _NAME: Subquery(schedules.values("name")[:1])})
 
 
-def schedule_context(site: admin.AdminSite, run: Instance) -> dict[str, Any]:
+def schedule_context(run: Instance, address_of: Callable[[UUID], str]) -> dict[str, Any]:
     """Return the name and the URL of the schedule that started a run, for the template.
 
-    The run must come from ``annotate_schedule``. Both are None without a schedule, and the URL also on an admin site
-    that has no page for schedules.
+    The run must come from ``annotate_schedule``. Both are None without a schedule. ``address_of`` takes the key of a
+    schedule and returns the URL of its page, or an empty text.
     """
-    key, address = getattr(run, _KEY, None), None
-    if key is not None and site.is_registered(Schedule):
-        address = reverse(f"{site.name}:temporalex_django_schedule_change", args=[key])
-    return {"schedule": getattr(run, _NAME, None), "schedule_address": address}
+    key = getattr(run, _KEY, None)
+    return {"schedule": getattr(run, _NAME, None), "schedule_address": None if key is None else address_of(key)}

@@ -64,7 +64,7 @@ def console_query(parameters: QueryDict) -> dict[str, str]:
 class RunChangeList(ChangeList):
     """The thin list of runs in the admin: its rows are found by the ids of the matching runs."""
 
-    def url_for_result(self, result: Instance) -> str:
+    def url_for_result(self, result: Any) -> str:
         return AdminMount(self.model_admin.admin_site).address("run", result.pk)
 
     def get_results(self, request: HttpRequest) -> None:

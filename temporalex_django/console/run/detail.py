@@ -312,6 +312,7 @@ class RunDetail:
             "acted": [row for row in rows if not row.automatic and row.action not in _LOOKS],
             "looked": [row for row in rows if not row.automatic and row.action in _LOOKS],
             "automatic": [row for row in rows if row.automatic],
+            "shows_addresses": self.redactor.shows_payloads,
         }
 
     def graph_part(self) -> dict[str, Any]:

@@ -137,7 +137,7 @@ class RunPageView(RunView):
 def _true_until(run: Instance) -> datetime:
     """Return the time at which the fragment of a run may change by time alone."""
     now = timezone.now()
-    due_at = run.chain.due_at
+    due_at: datetime | None = run.chain.due_at
     changes = [now + _MINUTE, *([due_at] if due_at is not None and due_at > now else [])]
     return min(changes) + timedelta(seconds=1)
 

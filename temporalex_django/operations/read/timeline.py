@@ -142,7 +142,9 @@ def _nearest_ends(
     run: Instance, events: QuerySet[HistoryEvent], part_events: list[Event], redactor: Redactor
 ) -> tuple[list[Event], bool]:
     """Return the next events that can end the rows which begin with ``part_events``, and True if some are left out."""
-    unfinished_rows = [row for row in build_rows(part_events) if not row.is_finished or row.kind == "signal"]
+    # Without the close, which ends the rows that nothing else ends.
+    beginnings = build_rows(event for event in part_events if event.kind not in CLOSING)
+    unfinished_rows = [row for row in beginnings if not row.is_finished or row.kind == "signal"]
     if not unfinished_rows:
         return [], False
     # The first activation of a run that a reset has made begins its open activities once more.

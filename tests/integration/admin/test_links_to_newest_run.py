@@ -83,7 +83,9 @@ def act(client: Client, address: str, **given: Any) -> Any:
 def offered(client: Client, run: Any, action: str) -> dict[str, str]:
     """The addresses of the buttons of that kind in the rows of the history, by the words of the row."""
     found = {}
-    for words, row in re.findall(r'<tr id="t-.*?<th scope="row" title="(.*?)"(.*?)</tr>', text_of(client, run.run_id, ""), re.DOTALL):
+    for words, row in re.findall(
+        r'<tr id="t-.*?<th scope="row" title="(.*?)"(.*?)</tr>', text_of(client, run.run_id, ""), re.DOTALL
+    ):
         address = re.search(rf'href="([^"]+/do/{action}/\?to=\d+)"', row)
         if address is not None:
             found[words.partition(":")[0]] = address[1]

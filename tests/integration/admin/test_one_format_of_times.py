@@ -13,8 +13,8 @@ from django.test import Client
 from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, api
-from temporalex_django.console.run import events as pages
 from temporalex_django.authoring.redaction import UNREDACTED
+from temporalex_django.console.run import events as pages
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.models import Instance, OperatorAction, Worker
 from temporalex_django.present.formatting import format_exact_time, format_time, localize_times
@@ -59,7 +59,7 @@ def test_every_time_of_a_page_has_the_format_of_sentences(root: Client) -> None:
             f'<time class="tx-moment" datetime="{timezone.localtime(old).isoformat()}" title="{exact}">{text}</time>'
         )
     for address in (
-        f"instance/{run_id}/change/", "instance/", "operatoraction/?who=all",
+        f"instance/console/runs/{run_id}/data/", "instance/", "operatoraction/?who=all",
         f"operatoraction/{action.pk}/change/", "instance/console/workers/",
     ):  # fmt: skip
         with timezone.override("Asia/Kolkata"):

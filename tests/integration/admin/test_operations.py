@@ -369,7 +369,10 @@ def test_run_due_now_does_what_is_due_under_debug_alone(settings):
 def test_odd_addresses_and_methods(admin, run):
     assert admin.get(do(run, "nothing")).status_code == 404
     assert admin.delete(do(run, "terminate")).status_code == 405
-    assert admin.get(f"{RUNS}console/runs/{'0' * 8}-{'0' * 4}-{'0' * 4}-{'0' * 4}-{'0' * 12}/do/terminate/").status_code == 404
+    assert (
+        admin.get(f"{RUNS}console/runs/{'0' * 8}-{'0' * 4}-{'0' * 4}-{'0' * 4}-{'0' * 12}/do/terminate/").status_code
+        == 404
+    )
     assert admin.get(f"{RUNS}x/do/terminate/").status_code == 302
     assert Client().get(do(run, "terminate")).status_code == 302
     strict = Client(enforce_csrf_checks=True)

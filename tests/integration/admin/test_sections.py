@@ -99,7 +99,9 @@ def page(client: Client, run: Any, *parts: str) -> str:
     return text_of(client, run, *parts)
 
 
-def test_every_part_is_filled_and_costs_at_most_twelve_statements(admin: Client, django_assert_max_num_queries: Any) -> None:
+def test_every_part_is_filled_and_costs_at_most_twelve_statements(
+    admin: Client, django_assert_max_num_queries: Any
+) -> None:
     group = Group.objects.create(name="senders")
     run = Everything.start({"from": "Bonn"}, id="every-1", subject=group)
     drain()

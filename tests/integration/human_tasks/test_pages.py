@@ -92,8 +92,8 @@ def test_in_the_admin(task: HumanTask) -> None:
         )
     )
 
-    of_run = browser(stored_again("op")).get(f"/admin/temporalex_django/instance/console/runs/{task.run_id}/")
-    assert f'<a href="{page}change/">Approve invoice 4711' in of_run.content.decode()
+    of_run = browser(stored_again("op")).get(f"/admin/temporalex_django/instance/console/runs/{task.run_id}/people/")
+    assert f'<a href="/tasks/{task.pk}/">Approve invoice 4711' in of_run.content.decode()
     shown = text(browser(ann).get(f"{page}change/"))
     assert "Decide by" in shown
     assert "Cost centre" in shown

@@ -110,7 +110,7 @@ def test_what_a_face_rolls_back_is_noted_and_logged_once(face: str, caplog: pyte
     with caplog.at_level(logging.WARNING, logger="temporalex_django.operations"):
         if face == "start in the admin":
             form = {"token": "t", "identity": "blue-9", "payload": "null"}
-            answer = ann.post(f"{PAGES}start/?workflow=test.Basket", form)
+            answer = ann.post(f"{PAGES}console/runs/start/?workflow=test.Basket", form)
         elif face == "admin":
             answer = ann.post(
                 f"{PAGES}console/runs/{red.run_id}/do/fork/", {"token": "t", "reason": "r", "input_id": "blue-9"}
@@ -309,7 +309,7 @@ def test_what_a_child_redacts_is_redacted_in_the_history_of_its_parent() -> None
     assert shown["ChildStarted"]["args"] == {"card": "[redacted]", "cents": 5}
     assert shown["ChildCompleted"]["result"] == {"card": "[redacted]", "paid": True}
     site = browser("root", "view_instance", "view_payload")
-    for address in ("/api/instances/shop-1/events/", f"{PAGES}console/runs/{shop.run_id}/"):
+    for address in ("/api/instances/shop-1/events/", f"{PAGES}console/runs/{shop.run_id}/raw/"):
         page = site.get(address).content.decode()
         assert "cents" in page
         assert "card 4711" not in page

@@ -65,7 +65,7 @@ def page(client: Client, run: Any) -> str:
 
 
 def said(client: Client, run: Any) -> str:
-    found = re.search(r'class="tx-said[^>]*>([^<]+)<', page(client, run))
+    found = re.search(r'class="tx-said[^>]*>.*</span> ([^<]+)</p>', page(client, run))
     assert found is not None
     return found[1]
 

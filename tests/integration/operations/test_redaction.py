@@ -266,7 +266,7 @@ def test_messages_in_the_inbox_and_operators_addresses() -> None:
     ann = person("view_operatoraction", staff=True)
     pages, row = Client(), OperatorAction.objects.get()
     pages.force_login(ann)
-    addresses = (f"{RUNS}console/runs/{handle.run_id}/", ACTIONS, f"{ACTIONS}{row.pk}/change/")
+    addresses = (f"{RUNS}console/runs/{handle.run_id}/audit/", ACTIONS, f"{ACTIONS}{row.pk}/change/")
 
     for address in addresses:
         text = pages.get(address).content.decode()

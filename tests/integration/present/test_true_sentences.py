@@ -280,7 +280,7 @@ def test_a_run_of_a_reset_says_from_which_run_by_whom_and_why(root: Client) -> N
     assert "What people looked at" in page or not OperatorAction.objects.filter(action="read").exists()
 
 
-@pytest.mark.parametrize(("activation", "per_page"), [(0, 100), (2, 1)])
+@pytest.mark.parametrize(("activation", "per_page"), [(0, 20), (2, 1)])
 def test_a_run_of_a_reset_says_so_also_where_the_page_has_no_copied_event(
     root: Client, monkeypatch: pytest.MonkeyPatch, activation: int, per_page: int
 ) -> None:
@@ -292,7 +292,7 @@ def test_a_run_of_a_reset_says_so_also_where_the_page_has_no_copied_event(
     handle.reset(activation, reason="the site was wrong")
     run_until_idle(queues=["default"])
     new = Instance.objects.exclude(pk=source.pk).get()
-    monkeypatch.setattr("temporalex_django.admin.run.history.EVENTS_PER_PAGE", per_page)
+    monkeypatch.setattr("temporalex_django.console.run.timeline.ROWS", per_page)
 
     page = text_of(root, new.pk)
     before = text_of(root, source.pk)

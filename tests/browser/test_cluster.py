@@ -82,8 +82,8 @@ def test_a_cart_and_an_order_from_a_view_to_the_admin(shop: str, page: Any) -> N
     wait_for(lambda: any("pay_in_cluster_shop" in wait for wait in order.describe().waiting_for))
     wait_for(lambda: has_failed(run))
     page.goto(f"{shop}{RUNS}console/runs/{run.pk}/")
-    assert "the gateway does not answer" in page.inner_text("#content")
-    assert "next attempt at" in page.inner_text("table:has(#tx-activities)")
+    assert "the gateway does not answer" in page.inner_text("#tx-main")
+    assert "next attempt at" in page.inner_text("#tx-main")
     assert "1" in page.inner_text("table:has(#tx-happened)")
     cluster_shop.closed.clear()
     with page.expect_navigation():

@@ -144,7 +144,8 @@ class RunDetail:
     def _activity_row(self, task: ActivityTask) -> dict[str, Any]:
         has_worker = task.atomic or not _is_code_missing(self.live_workers, task)
         row = _activity_context(task, self.redactor, now=self.now, call=self.answers.calls.get(task.seq))
-        row["tools"] = self.part_links("activity", task.seq, has_worker=has_worker)
+        links = self.part_links("activity", task.seq, has_worker=has_worker)
+        row["tools"] = sorted(links, key=lambda link: link.destructive)
         row["is_off"] = ("activity", task.activity) in self.names_off
         row["switch"] = None if task.atomic else self.switch_address("activity", task.activity)
         return row

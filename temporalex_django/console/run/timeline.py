@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.utils import timezone
+from django.utils import formats, timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
@@ -27,6 +27,8 @@ ROWS: Final = 20
 _MAX_AWAITED: Final = 14
 _LANE_HEIGHT, _AXIS_HEIGHT = 22, 26
 _MAX_LABEL_LENGTH = 60
+#: An axis of less than this has times with seconds.
+_SHORT = timedelta(minutes=10)
 _SHAPES = {
     "failed": "failed", "timed_out": "timed_out", "cancelled": "cancelled", "terminated": "terminated",
     "open": "running", "dropped": "terminated", "unread": "failed",
@@ -220,6 +222,8 @@ def _state_labels() -> dict[str, str]:
 
 def _chart_context(chart: TimelineChart, now: datetime) -> dict[str, Any]:
     """Return the drawing as the template shows it: with the place of each lane, and its name."""
+    moments = [tick.at for tick in chart.ticks]
+    is_short = max(moments, default=now) - min(moments, default=now) < _SHORT
     return {
         "chart": chart,
         "height": _AXIS_HEIGHT + _LANE_HEIGHT * len(chart.lanes),
@@ -228,8 +232,12 @@ def _chart_context(chart: TimelineChart, now: datetime) -> dict[str, Any]:
             {"lane": lane, "y": _AXIS_HEIGHT + _LANE_HEIGHT * number, "label": _lane_label(lane)}
             for number, lane in enumerate(chart.lanes)
         ],
-        "ticks": [{"x": tick.x, "text": format_time(tick.at, now)} for tick in chart.ticks],
+        "ticks": [{"x": tick.x, "text": _tick_text(tick.at, now, has_seconds=is_short)} for tick in chart.ticks],
     }
+
+
+def _tick_text(at: datetime, now: datetime, *, has_seconds: bool) -> str:
+    return formats.time_format(timezone.localtime(at), "H:i:s") if has_seconds else format_time(at, now)
 
 
 def _lane_label(lane: Lane) -> str:

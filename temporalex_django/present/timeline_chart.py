@@ -138,15 +138,16 @@ def draw_timeline(
     for attempt in attempts:
         failed_attempts.setdefault(attempt.seq, []).append(attempt)
     spans = [[*_spans_of(row, tasks or {}, failed_attempts, now)] for row in rows]
-    moments = {row.began for row in rows} | {row.ended for row in rows if row.ended is not None}
-    moments |= {moment for lane in spans for span in lane for moment in (span.begin, span.end)}
-    if is_open and rows:
+    if not rows:
+        return TimelineChart(lanes=[], folds=[], ticks=[])
+    moments = _moments_of(rows, spans)
+    if is_open:
         moments.add(now)
-    if blocked_since is not None and rows:
+    if blocked_since is not None:
         moments.add(max(blocked_since, min(moments)))
     axis, folds = _build_axis(sorted(moments), [span for lane in spans for span in lane if _is_work(span)])
     blocked = None
-    if blocked_since is not None and rows:
+    if blocked_since is not None:
         x = axis.x(blocked_since)
         blocked = (x, max(_MIN_WIDTH, _rounded(axis.x(now) - x)))
     return TimelineChart(
@@ -154,8 +155,14 @@ def draw_timeline(
         folds=folds,
         ticks=[*_ticks_of(axis, folds)],
         blocked=blocked,
-        now_x=_rounded(axis.x(now)) if is_open and rows else None,
+        now_x=_rounded(axis.x(now)) if is_open else None,
     )
+
+
+def _moments_of(rows: Sequence[TimelineRow], spans: Sequence[Sequence[_Span]]) -> set[datetime]:
+    """Return all moments at which something begins or ends."""
+    moments = {row.began for row in rows} | {row.ended for row in rows if row.ended is not None}
+    return moments | {moment for lane in spans for span in lane for moment in (span.begin, span.end)}
 
 
 def _is_work(span: _Span) -> bool:
@@ -282,10 +289,10 @@ def _ticks_of(axis: _Axis, folds: Sequence[Fold]) -> Iterator[Tick]:
     """Yield the times that the axis writes: moments that have room, the first of them and those after a fold first."""
     candidates = [*zip(axis.positions, axis.moments, strict=False)]
     ends = {_rounded(fold.x + fold.width) for fold in folds}
-    taken: list[float] = []
+    places: list[float] = []
     for x, at in sorted(candidates, key=lambda pair: (_rounded(pair[0]) not in ends | {0.0}, pair[0])):
-        if x <= 100 - _TICK_DISTANCE / 2 and all(abs(x - other) >= _TICK_DISTANCE for other in taken):
-            taken.append(x)
+        if x <= 100 - _TICK_DISTANCE / 2 and all(abs(x - other) >= _TICK_DISTANCE for other in places):
+            places.append(x)
             yield Tick(x=_rounded(x), at=at)
 
 

@@ -66,6 +66,7 @@ from temporalex_django.operations.read.describe import (
     read_block,
     unsaid_attempts,
 )
+from temporalex_django.operations.read.family import MAX_LEVELS, MAX_RUNS, FamilyMember, family_tree
 from temporalex_django.operations.read.run_filters import leading_tasks
 from temporalex_django.operations.read.run_summary import PreloadedRows, summarize_run
 from temporalex_django.present.formatting import localize_times
@@ -75,6 +76,7 @@ from temporalex_django.present.human_tasks import absent_sentence, candidate_nam
 _LOOKS = (READ, VIEW.action)
 MAX_ROWS = 50
 _MAX_FAILING = 3
+_MAX_INDENTS = 12
 _ENDED_BY_PEOPLE = ("cancelled", "terminated")
 #: States of summaries in which the run waits for a message.
 _MESSAGE_STATES = ("phase", "signal", "several", "decision")
@@ -169,9 +171,6 @@ class RunDetail:
     def head(self) -> dict[str, Any]:
         """Return the context of the head of all parts: the sentence, the buttons, and what is wrong. No payloads."""
         run, failing = self.run, [row for row in self.activities if row["failure"] is not None]
-        missing = self.live_workers.missing_if_overdue(run, since=_overdue_since(run, self.messages), now=self.now)
-        links = run_action_links(run, self.user, address=self.action_address)
-        helpful = _helpful_names(run)
         return {
             "run": run,
             "badge": _badge_of(run),
@@ -180,22 +179,32 @@ class RunDetail:
             "blocked": _blocked_context(
                 self.redactor.redact_blocked(run.blocked), due_at=run.chain.due_at if self.is_current else None
             ),
-            "missing": missing,
+            "missing": self.live_workers.missing_if_overdue(
+                run, since=_overdue_since(run, self.messages), now=self.now
+            ),
             "pollers": self.live_workers.count_pollers(run.queue),
             "failed": _failure_context(run, self.redactor),
             "failing": failing[:_MAX_FAILING],
             "more_failing": max(0, len(failing) - _MAX_FAILING),
-            "helpful": [*self._decisions(), *(link for link in links if link.name in helpful and not link.why_not)],
-            "tools": [link for link in links if not link.why_not and link.name not in helpful],
-            "impossible": [link for link in links if link.why_not and not link.lacks_permission],
-            "refused": [link for link in links if link.lacks_permission],
-            "like": like_address(run, self.user, address=self.mount.address("start")),
+            **self._action_context(),
             "switches_off": self._switches_off(),
             "took": format_duration((run.closed_at or self.now) - run.created_at),
             "subject": None if run.subject_type is None else f"{run.subject_type.name} {run.subject_id}",
             "subject_address": self.mount.subject_address(self.request, run),
             **schedule_context(run, partial(self.mount.schedule_address, self.request)),
             **self._parent_context(),
+        }
+
+    def _action_context(self) -> dict[str, Any]:
+        """Return the buttons: what helps the run in its state, what else is possible, and the rest with the reasons."""
+        links = run_action_links(self.run, self.user, address=self.action_address)
+        helpful = _helpful_names(self.run)
+        return {
+            "helpful": [*self._decisions(), *(link for link in links if link.name in helpful and not link.why_not)],
+            "tools": [link for link in links if not link.why_not and link.name not in helpful],
+            "impossible": [link for link in links if link.why_not and not link.lacks_permission],
+            "refused": [link for link in links if link.lacks_permission],
+            "like": like_address(self.run, self.user, address=self.mount.address("start")),
         }
 
     def _decisions(self) -> list[ActionLink]:
@@ -288,15 +297,21 @@ class RunDetail:
         }
 
     def family_part(self) -> dict[str, Any]:
-        """Return the context of the related runs."""
+        """Return the context of the related runs: the tree of the family, and the chain. Four reads at most."""
+        tree = family_tree(self.run, self.visible_runs, storage=storage())
         runs = [relative for relative in self.family if relative.chain_id == self.run.chain_id]
-        children = [relative for relative in self.family if relative.chain_id != self.run.chain_id]
         return {
-            "runs": [self._relative(other) for other in runs],
+            "members": [self._member(member) for member in tree.members] if len(tree.members) > 1 else [],
+            "is_cut": tree.is_cut,
+            "max_members": MAX_RUNS,
+            "max_levels": MAX_LEVELS,
+            "runs": [self._relative(other) for other in runs[:MAX_ROWS]],
             "more_runs": len(runs) > MAX_ROWS,
-            "children": [self._relative(child) for child in children[:MAX_ROWS]],
-            "more_children": len(children) > MAX_ROWS,
         }
+
+    def _member(self, member: FamilyMember) -> dict[str, Any]:
+        indents = range(min(member.level, _MAX_INDENTS))
+        return {"member": member, "indents": indents, **self._relative(member.run)}
 
     def _relative(self, other: Instance) -> dict[str, Any]:
         return {

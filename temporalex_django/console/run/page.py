@@ -23,7 +23,7 @@ from temporalex_django.console.live import MARK, is_poll, is_unchanged, mark_of,
 from temporalex_django.console.run.detail import RunDetail
 from temporalex_django.console.run.graph import graph_class_of
 from temporalex_django.console.run.timeline import timeline_context
-from temporalex_django.console.run.views import RunView
+from temporalex_django.console.run.views import OneRunView
 from temporalex_django.console.runs import fleet_facts
 from temporalex_django.models import ActivityTask, HumanTask, Instance, Message
 from temporalex_django.operations import audit
@@ -52,7 +52,7 @@ _NOTHING = Value("", output_field=TextField())
 _RANGE = ("before", "after")
 
 
-class RunPageView(RunView):
+class RunPageView(OneRunView):
     """The page of a run, or the fragment of it that a poll replaces."""
 
     template = "temporalex_django/console/run/page.html"
@@ -143,7 +143,7 @@ def _true_until(run: Instance) -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
+class _RunFacts:
     """The facts that the fragment of a run shows, in a form that is cheap to read and to compare."""
 
     run: Any
@@ -151,7 +151,7 @@ class _Facts:
     permissions: Any
 
 
-def _read_facts(runs: QuerySet[Instance], run_id: UUID, user: Person) -> tuple[Instance | None, _Facts | None]:
+def _read_facts(runs: QuerySet[Instance], run_id: UUID, user: Person) -> tuple[Instance | None, _RunFacts | None]:
     """Read the run, without payloads, and the facts about it. Two reads; the run is None if there is none."""
     rows = annotate_messages(runs.order_by()).defer(*PAYLOAD_COLUMNS, "seed", "metadata", "search_attributes")
     rows = rows.annotate(
@@ -186,7 +186,7 @@ def _read_facts(runs: QuerySet[Instance], run_id: UUID, user: Person) -> tuple[I
         permission_error(action, user, run) is not None for action in STEERING.values() if action.target_kind == "run"
     ]
     shows_payloads = policy().allows(user, VIEW_PAYLOAD.of(run))
-    return run, _Facts(run=row, fleet=fleet_facts(storage().alias), permissions=(shows_payloads, refused))
+    return run, _RunFacts(run=row, fleet=fleet_facts(storage().alias), permissions=(shows_payloads, refused))
 
 
 def _text_of(rows: Any, *parts: Any) -> Any:

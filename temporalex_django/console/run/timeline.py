@@ -11,6 +11,7 @@ from django.utils import formats, timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
+from temporalex_django.authoring.backend import EndedAttempt
 from temporalex_django.console.base import badge, format_duration
 from temporalex_django.console.run.detail import RunDetail
 from temporalex_django.console.run.operator_views import ActionLink, history_action_links
@@ -50,27 +51,37 @@ def timeline_context(detail: RunDetail) -> dict[str, Any]:
         awaited = [*_awaited_rows(detail, rows)][:_MAX_AWAITED]
         rows = [*awaited, *rows[-(ROWS - len(awaited)) :]]
     attempts = attempts_of(detail.run, detail.redactor, storage=storage()) if _attempt_count(detail) else []
-    blocked = detail.run.blocked or {}
-    chart = draw_timeline(
-        rows,
-        now=detail.now,
-        tasks={task.seq: task.as_open for task in detail.tasks},
-        attempts=attempts,
-        blocked_since=_parse_time(blocked.get("since")) if is_newest and detail.run.is_open else None,
-        is_open=detail.run.is_open and is_newest,
-    )
-    numbers = [row.number for row in rows if row.number]
     # Copied events are older than their run.
     may_be_copied = part.has_earlier or any(row.began < detail.run.created_at for row in rows)
     return {
         **detail.origin(has_copies=may_be_copied),
         "rows": [*_row_contexts(detail, rows, is_cut=part.is_cut)],
-        "chart": _chart_context(chart, detail.now) if rows else None,
-        "is_newest": is_newest,
+        "chart": _chart_context(_draw(detail, rows, attempts, is_newest=is_newest), detail.now) if rows else None,
         "is_cut": part.is_cut,
         "max_ends": reading.MAX_ENDS,
         "why_not": detail.answers.why_no_events,
         "attempts": attempts,
+        **_range_context(detail, part, [row.number for row in rows if row.number], is_newest=is_newest),
+    }
+
+
+def _draw(
+    detail: RunDetail, rows: Sequence[TimelineRow], attempts: Sequence[EndedAttempt], *, is_newest: bool
+) -> TimelineChart:
+    blocked, is_open = detail.run.blocked or {}, detail.run.is_open and is_newest
+    return draw_timeline(
+        rows,
+        now=detail.now,
+        tasks={task.seq: task.as_open for task in detail.tasks},
+        attempts=attempts,
+        blocked_since=_parse_time(blocked.get("since")) if is_open else None,
+        is_open=is_open,
+    )
+
+
+def _range_context(detail: RunDetail, part: TimelinePart, numbers: Sequence[int], *, is_newest: bool) -> dict[str, str]:
+    """Return the URLs of other parts of the timeline; ``numbers`` are those of the first events of the rows."""
+    return {
         "earlier": _range_address(detail, before=min(numbers)) if part.has_earlier and numbers else "",
         "later": _range_address(detail, after=max(numbers)) if part.has_later and numbers else "",
         "first": _range_address(detail, after=0) if part.has_earlier else "",
@@ -102,13 +113,13 @@ def _attempt_count(detail: RunDetail) -> int:
 
 def _awaited_rows(detail: RunDetail, rows: Sequence[TimelineRow]) -> Iterator[TimelineRow]:
     """Yield rows for open activities, timers and children that began before ``rows``, from what is stored of them."""
-    known = {row.seq for row in rows if row.seq is not None}
+    shown_seqs = {row.seq for row in rows if row.seq is not None}
     for task in detail.tasks:
-        if task.seq not in known:
+        if task.seq not in shown_seqs:
             yield _earlier_row("activity", task.activity, task.seq, task.scheduled_at, attempts=task.attempt)
     for wait in detail.run.waits or () if detail.run.is_open else ():
         seq, since = wait.get("seq"), _parse_time(wait.get("since"))
-        if wait.get("kind") not in ("timer", "child") or seq is None or seq in known:
+        if wait.get("kind") not in ("timer", "child") or seq is None or seq in shown_seqs:
             continue
         until = _parse_time(wait.get("until"))
         name = str((wait.get("then") if wait["kind"] == "timer" else wait.get("name")) or "")
@@ -116,10 +127,10 @@ def _awaited_rows(detail: RunDetail, rows: Sequence[TimelineRow]) -> Iterator[Ti
         yield replace(row, due=until, key=str(wait.get("id") or ""))
 
 
-def _earlier_row(kind: str, name: str, seq: int, began: datetime, *, attempts: int = 0) -> TimelineRow:
+def _earlier_row(kind: str, name: str, seq: int, since: datetime, *, attempts: int = 0) -> TimelineRow:
     """Return a row whose first event is not read, so that it has no number."""
     return TimelineRow(
-        kind=kind, name=name, state="open", number=0, last=0, activation=0, began=began, seq=seq, attempts=attempts
+        kind=kind, name=name, state="open", number=0, last=0, activation=0, began=since, seq=seq, attempts=attempts
     )
 
 

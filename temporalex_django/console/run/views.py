@@ -37,7 +37,7 @@ from temporalex_django.operations.registry import acts_at_once
 from temporalex_django.operations.run_lookup import find_run
 
 
-class RunView(ConsoleView):
+class OneRunView(ConsoleView):
     """Base class of the pages about one run. A page says so if the run does not exist, or the user may not see it."""
 
     section = "runs"
@@ -115,7 +115,7 @@ class Confirmation:
     repeated_work: Sequence[str] = ()
 
 
-class RunActionView(RunView):
+class RunActionView(OneRunView):
     """Base class of views that do something to one run: a GET shows the effect, a POST does it."""
 
     #: True if the view ignores a second POST with one token; else the operation takes the token or changes nothing.

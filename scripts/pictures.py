@@ -119,7 +119,7 @@ class Photographer:
         self.page.goto(self.demo.url + address)
 
     def open_run(self, run: str) -> None:
-        self.open(f"{RUNS}{self.get(f'instances/{run}/')['run_id']}/")
+        self.open(f"{CONSOLE}runs/{self.get(f'instances/{run}/')['run_id']}/")
 
     def get(self, address: str) -> Any:
         return self.page.request.get(f"{self.demo.url}/api/{address}").json()
@@ -161,7 +161,7 @@ def take_pictures(wide: Photographer, narrow: Photographer) -> None:
     wide.wait_until("order::45", "failing")
     time.sleep(FAILING)
     wide.open_run("order::43")
-    wide.take("admin-run-wide", down_to="[aria-labelledby=tx-payloads]")
+    wide.take("admin-run-wide", down_to=".tx-happened")
     wide.open(f"{CONSOLE}workers/")
     wide.take("console-workers-wide", down_to=".tx-workers")
     wide.open(f"{CONSOLE}schedules/")
@@ -185,16 +185,16 @@ def take_cluster_pictures(shop: Photographer) -> None:
     shop.open(f"{CONSOLE}runs/")
     shop.take("cluster-list-wide", down_to=".tx-runs")
     shop.open_run("till-8")
-    shop.take("cluster-paused-wide", down_to="[aria-labelledby=tx-now]")
+    shop.take("cluster-paused-wide", down_to=".tx-parts")
     claim(shop)
     shop.page.get_by_role("button", name="Decide", exact=True).click()
     shop.wait_until("invoice::2026017", "completed")
     shop.open_run("invoice::2026017")
-    shop.take("cluster-decided-wide", down_to="[aria-labelledby=tx-inbox]")
+    shop.take("cluster-decided-wide", down_to=".tx-happened")
     shop.post("instances/till-8/unpause/", {})
     shop.post("instances/till-8/reset/", {"to": 1, "reason": "to start again"})
     shop.open_run("till-8")
-    shop.take("cluster-reset-wide", down_to="[aria-labelledby=tx-inbox]")
+    shop.take("cluster-reset-wide", down_to=".tx-happened")
 
 
 def purchase(shop: Photographer) -> None:
@@ -209,7 +209,7 @@ def purchase(shop: Photographer) -> None:
     shop.page.click("text=Confirm the order")
     shop.page.wait_for_selector("[data-final]")
     shop.open_run(shop.page.url.rstrip("/").rsplit("/", 1)[1])
-    shop.take("admin", down_to="[aria-labelledby=tx-inbox]")
+    shop.take("admin", down_to=".tx-happened")
 
 
 def baskets() -> dict[int, list[dict[str, Any]]]:
@@ -248,7 +248,7 @@ def ask_for_write_off(shop: Photographer) -> None:
 
 
 def draw(shop: Photographer) -> None:
-    """Take the pictures of order 42 as a graph: that of the command, and that of the admin."""
+    """Take the pictures of order 42 as a graph: that of the command, and that of the console."""
     svg = shop.demo.folder / "graph.svg"
     command = ("temporalex", "graph", "OrderProcess", "--format", "svg", "--id", "42", "--output", str(svg))
     subprocess.run([sys.executable, "manage.py", *command], cwd=ROOT, env=shop.demo.env, check=True)
@@ -257,6 +257,7 @@ def draw(shop: Photographer) -> None:
     paper.locator("svg").first.screenshot(path=IMAGES / "graph.png")
     paper.close()
     shop.open_run("order::42")
+    shop.page.get_by_role("link", name="Graph", exact=True).click()
     shop.page.locator(".tx-drawing").evaluate("e => { e.style.border = 'none' }")
     shop.page.locator(".tx-graph").screenshot(path=IMAGES / "admin-graph-wide.png")
 
@@ -282,7 +283,7 @@ def block(shop: Photographer) -> None:
     shop.post("instances/till-7/signals/checkout/", {})
     shop.wait_until("till-7", "blocked")
     shop.open_run("till-7")
-    shop.take("admin-blocked-narrow", down_to="[aria-labelledby=tx-now]")
+    shop.take("admin-blocked-narrow", down_to=".tx-parts")
 
 
 def fill_cart(shop: Photographer, cart: str, **options: Any) -> None:

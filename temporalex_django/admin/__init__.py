@@ -6,6 +6,7 @@ The autodiscovery of the default admin site registers these classes.
 from __future__ import annotations
 
 from temporalex_django.admin.background_tasks import EndedTaskAdmin, EnqueuedTaskAdmin
+from temporalex_django.admin.instance import InstanceAdmin
 from temporalex_django.admin.model_admin_mixin import WorkflowAdminMixin
 from temporalex_django.admin.read_only import (
     BulkJobAdmin,
@@ -15,7 +16,6 @@ from temporalex_django.admin.read_only import (
     SwitchedOffAdmin,
     WorkerAdmin,
 )
-from temporalex_django.admin.run.instance import InstanceAdmin
 from temporalex_django.admin.schedules.schedule import ScheduleAdmin
 
 __all__ = [

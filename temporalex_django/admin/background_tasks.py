@@ -260,7 +260,7 @@ class _BackgroundTaskAdmin(ReadOnlyAdmin[M]):
         operation = Operation(action="view", permission=f"{APP}.view_instance")
         if run is None or not policy().allows(user, operation.of(run)):
             return None
-        address = reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[run.pk])
+        address = AdminMount(self.admin_site).run_address(run.pk)
         return {"name": f"{run.workflow} {run.workflow_id}", "address": address}
 
     def may_operate(self, request: HttpRequest) -> bool:

@@ -14,32 +14,17 @@ from django.http import HttpRequest, HttpResponse, QueryDict
 from django.template.response import TemplateResponse
 from django.templatetags.static import static
 from django.urls import reverse
-from django.utils import timezone
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from temporalex_django.access import is_unfiltered, runs_for
 from temporalex_django.console.base import format_time, user_of
 from temporalex_django.console.mount import NAMESPACE, Mount
-from temporalex_django.models import HumanTask, Instance, Schedule
+from temporalex_django.models import Instance, Schedule
 from temporalex_django.operations.base import storage
 
 #: Parameters of every list of Django's admin, such as the number of its page.
 _LIST_PARAMETERS = frozenset({*IGNORED_PARAMS, PAGE_VAR, ERROR_FLAG})
-
-
-def subject_address(site: admin.AdminSite, request: HttpRequest, run: Instance) -> str | None:
-    """Return the URL of the admin page of the object that the run was started for (its subject).
-
-    Returns None if there is no such page on this site, or if the user may not see it.
-    """
-    kind = run.subject_type
-    model = None if kind is None else kind.model_class()
-    if kind is None or model is None or not site.is_registered(model):
-        return None
-    if not site._registry[model].has_view_permission(request):  # noqa: SLF001 - 5.2 has no other way
-        return None
-    return reverse(f"{site.name}:{kind.app_label}_{kind.model}_change", args=[quote(run.subject_id or "")])
 
 
 M = TypeVar("M", bound=models.Model)
@@ -80,6 +65,15 @@ class AdminMount(Mount):
 
     def shows_admin(self, request: HttpRequest) -> bool:
         return True
+
+    def subject_address(self, request: HttpRequest, run: Instance) -> str:
+        kind = run.subject_type
+        model = None if kind is None else kind.model_class()
+        if kind is None or model is None or not self.site.is_registered(model):
+            return ""
+        if not self.site._registry[model].has_view_permission(request):  # noqa: SLF001 - 5.2 has no other way
+            return ""
+        return self._address_or_empty(f"{kind.app_label}_{kind.model}_change", quote(run.subject_id or ""))
 
     def context(self, request: HttpRequest) -> dict[str, Any]:
         request.current_app = self.site_name
@@ -201,14 +195,3 @@ class ReadOnlyAdmin(admin.ModelAdmin, Generic[M]):  # type: ignore[type-arg] # g
 
     def has_delete_permission(self, request: HttpRequest, obj: M | None = None) -> bool:
         return False
-
-
-def claimed_by_name(task: HumanTask) -> str:
-    """Return the name of the person who has claimed the human task now.
-
-    The text is empty if nobody has, or if the claim has expired.
-    """
-    is_claimed = task.claimed_until is not None and task.claimed_until > timezone.now()
-    if is_claimed:
-        return task.claimed_by_name
-    return ""

@@ -14,11 +14,12 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from temporalex_django.access import redactor_for
-from temporalex_django.admin.operator_views import ActionLink, run_action_links
-from temporalex_django.admin.run.instance import InstanceAdmin
-from temporalex_django.admin.run.messages import MessagePanel, message_panels
+from temporalex_django.admin.base import AdminMount
+from temporalex_django.admin.instance import InstanceAdmin
 from temporalex_django.console.actions import superseded_error
 from temporalex_django.console.base import shorten, status_badge, user_of
+from temporalex_django.console.run.messages import MessagePanel, message_panels
+from temporalex_django.console.run.operator_views import ActionLink, run_action_links
 from temporalex_django.models import Instance
 from temporalex_django.present.formatting import localize_times
 
@@ -79,23 +80,21 @@ class WorkflowAdminMixin(admin.ModelAdmin):  # type: ignore[type-arg] # generic 
             .order_by("-id")[:_MAX_RUNS]
         )
         return [
-            self._subject_run(instance_admin, request, run)
-            for run in visible_runs
-            if instance_admin.has_view_permission(request, run)
+            self._subject_run(request, run) for run in visible_runs if instance_admin.has_view_permission(request, run)
         ]
 
-    def _subject_run(self, instance_admin: InstanceAdmin, request: HttpRequest, run: Instance) -> SubjectRun:
+    def _subject_run(self, request: HttpRequest, run: Instance) -> SubjectRun:
         # An earlier run of a chain cannot be operated; its page leads to the newest one.
-        user, is_current = user_of(request), superseded_error(run) is None
+        user, is_current, mount = user_of(request), superseded_error(run) is None, AdminMount(self.admin_site)
         links = []
         if is_current:
-            links = run_action_links(run, user, address=partial(instance_admin.address_of, run, "do"))
+            links = run_action_links(run, user, address=partial(mount.address, "do", run.pk))
         panels = []
         if is_current:
-            panels = message_panels(run, user, address=instance_admin.address_of(run, "message"))
+            panels = message_panels(run, user, address=mount.address("message", run.pk))
         return SubjectRun(
             run=run,
-            address=instance_admin.address_of(run),
+            address=mount.address("run", run.pk),
             badge=status_badge(run.status, blocked=bool(run.blocked)),
             waits_for=shorten(
                 localize_times(

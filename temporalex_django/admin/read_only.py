@@ -12,7 +12,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import path, reverse
+from django.urls import path
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext_lazy as _
@@ -132,7 +132,7 @@ class OperatorActionAdmin(ReadOnlyAdmin[OperatorAction]):
         # An operation on a schedule is about no run.
         if action.run_id is None:
             return action.workflow_id or self._of_schedule(action)
-        address = reverse(f"{self.admin_site.name}:temporalex_django_instance_change", args=[action.run_id])
+        address = AdminMount(self.admin_site).address("run", action.run_id)
         link = format_html('<a href="{}">{}</a>', address, shorten(action.workflow_id))
         return format_html('{}<span class="tx-under">{}</span>', link, action.workflow)
 

@@ -20,7 +20,7 @@ from temporalex_django.access import VIEW
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.contrib.request_id import request_id
 from temporalex_django.errors import IdempotencyKeyReused, OutcomeUnknown
-from temporalex_django.models import EndedTask, Instance, Status
+from temporalex_django.models import EndedTask, HumanTask, Instance, Status
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.operations import audit
 from temporalex_django.operations.audit import client_address
@@ -211,6 +211,17 @@ def format_time(at: datetime) -> SafeString:
     The date and the time with seconds are shown on hover.
     """
     return formatting.format_time_html(at, timezone.now())
+
+
+def claimed_by_name(task: HumanTask) -> str:
+    """Return the name of the person who has claimed the human task now.
+
+    The text is empty if nobody has, or if the claim has expired.
+    """
+    is_claimed = task.claimed_until is not None and task.claimed_until > timezone.now()
+    if is_claimed:
+        return task.claimed_by_name
+    return ""
 
 
 def shorten(text: str) -> str:

@@ -369,7 +369,7 @@ class TaskPageView(ConsoleView):
             actor=actor_of(request),
             address=self.mount.address("task", key),
             inbox_address=self.mount.address("desk"),
-            run_address=self.mount.run_address(request, task.run_id) if sees_run else "",
+            run_address=self.mount.run_address(task.run_id) if sees_run else "",
             base_template="temporalex_django/console/base.html",
             context={**self.frame(request), "title": _("Human task")},
         )

@@ -159,7 +159,7 @@ class JobView(_JobsView):
             "run": run,
             "run_id": item.run_id,
             "part": item.part,
-            "address": "" if run is None else self.mount.run_address(request, item.run_id),
+            "address": "" if run is None else self.mount.run_address(item.run_id),
             "badge": _outcome_badge(item),
             "why": shorten(item.message or item.code),
             "name": "" if run is None else shorten(run.workflow_id),

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
+from django.contrib.admin.utils import quote
 from django.contrib.auth.views import redirect_to_login
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
@@ -25,6 +26,8 @@ from temporalex_django.models import Instance, Schedule
 from temporalex_django.operations.base import storage
 
 NAMESPACE = "temporalex_console"
+#: The permission to start runs at all; a class may require another one, too.
+START = Operation(action="start", permission=f"{APP}.start_instance")
 View = Callable[..., HttpResponse]
 #: Pages of the console by the kind of a remedy, with the permission that they need, if any.
 _PAGES: dict[str, tuple[str, str]] = {
@@ -90,11 +93,22 @@ class Mount:
 
         return protected
 
-    def run_address(self, request: HttpRequest, run_id: UUID | str) -> str:
-        """Return the URL of the page of a run, or an empty text if there is none for this user."""
-        if not self.shows_admin(request):
+    def run_address(self, run_id: UUID | str) -> str:
+        """Return the URL of the page of a run."""
+        return self.address("run", run_id)
+
+    def subject_address(self, request: HttpRequest, run: Instance) -> str:
+        """Return the URL of the admin page of the object for which the run was started, or an empty text."""
+        kind = run.subject_type
+        if kind is None or kind.model_class() is None or not self.shows_admin(request):
             return ""
-        return self._admin_address("instance_change", run_id)
+        if not policy().permits(user_of(request), f"{kind.app_label}.view_{kind.model}"):
+            return ""
+        return self._address_or_empty(f"{kind.app_label}_{kind.model}_change", quote(run.subject_id or ""))
+
+    def audit_address(self, request: HttpRequest, action: int) -> str:
+        """Return the URL of the page of a row of the audit log, or an empty text if there is none for this user."""
+        return self._admin_address("operatoraction_change", action) if self.shows_admin(request) else ""
 
     def list_address(self, request: HttpRequest, kind: str, **query: str) -> str:
         """Return the URL of the list of a kind, such as "workers", here or in the admin; empty if there is none.
@@ -123,6 +137,11 @@ class Mount:
             return ""
         return self._admin_address("schedule_add") if row is None else self._admin_address("schedule_edit", row.pk)
 
+    def background_tasks_address(self, request: HttpRequest, run_id: UUID) -> str:
+        """Return the URL of the list of the background tasks that a run enqueued; empty if there is none."""
+        address = self.list_address(request, "background_tasks")
+        return f"{address}?{urlencode({'run': run_id})}" if address else ""
+
     def background_task_address(self, request: HttpRequest, task: UUID | str) -> str:
         """Return the URL of the page of a background task, or an empty text if there is none for this user."""
         return self._admin_address("enqueuedtask_by_id", task) if self.shows_admin(request) else ""
@@ -140,15 +159,18 @@ class Mount:
 
     def start_address(self, request: HttpRequest) -> str:
         """Return the URL of the form that starts a run, or an empty text if there is none for this user."""
-        return self._admin_address("instance_start") if self.shows_admin(request) else ""
+        return self.address("start") if policy().allows(user_of(request), START) else ""
 
     def shows_admin(self, request: HttpRequest) -> bool:
         """Return True if the user may open pages of the admin site."""
         return bool(getattr(request.user, "is_staff", False))
 
     def _admin_address(self, name: str, *args: Any) -> str:
+        return self._address_or_empty(f"{APP}_{name}", *args)
+
+    def _address_or_empty(self, name: str, *args: Any) -> str:
         try:
-            return reverse(f"{self.site_name}:{APP}_{name}", args=args)
+            return reverse(f"{self.site_name}:{name}", args=args)
         except NoReverseMatch:
             return ""
 

@@ -260,7 +260,7 @@ class RunListView(ConsoleView):
         """Return the context of the lines of the runs with these ids, which a poll replaces."""
         lines, until = _read_lines(ids, user_of(request))
         for line in lines:
-            line["address"] = self.mount.run_address(request, line["run"].pk)
+            line["address"] = self.mount.run_address(line["run"].pk)
         # Without facts, the first poll reads them: they would be two more statements for each page.
         mark = _NO_MARK if facts is None else mark_of(facts, until)
         poll = {**query.parameters(), "rows": encode_ids(ids), MARK: mark}
@@ -321,18 +321,24 @@ def _facts(runs: QuerySet[Instance], ids: Sequence[UUID], new_runs: QuerySet[Ins
         runs.order_by().filter(pk__in=ids).annotate(work=Subquery(tasks.annotate(text=Concat(*texts)).values("text")))
     )
     columns = ("pk", "status", "blocked", "paused", "chain__run_id", "chain__activations", "chain__due_at")
-    workers = Worker.objects.using(runs.db).filter(expires_at__gt=Now(), buried_at=None)
-    switches = SwitchedOff.objects.using(runs.db)
     new = Instance.objects.using(runs.db).filter(pk__in=new_runs.order_by().values("pk")[: _MAX_NEW + 1])
-    others = (_pairs(switches, "pk", "until"), _pairs(new, "pk", None))
-    fleet = _pairs(workers, "pk", "drained_at").union(*others, all=True).order_by()
-    pairs = sorted(fleet)
+    pairs = fleet_facts(runs.db, _pairs(new, "pk", None))
     new_count = sum(mark == "new" for _key, mark in pairs)
     return _Facts(
         rows={row[0]: str(row[1:]) for row in rows.order_by("pk").values_list(*columns, "work", "failed_count")},
         fleet=[pair for pair in pairs if pair[1] != "new"],
         new_count=new_count,
     )
+
+
+def fleet_facts(alias: str, *others: Any) -> list[Any]:
+    """Return the facts about workers and switches that sentences about runs depend on; ``others`` are more of them.
+
+    One read.
+    """
+    workers = Worker.objects.using(alias).filter(expires_at__gt=Now(), buried_at=None)
+    switches = _pairs(SwitchedOff.objects.using(alias), "pk", "until")
+    return sorted(_pairs(workers, "pk", "drained_at").union(switches, *others, all=True).order_by())
 
 
 def _pairs(rows: Any, key: str, mark: str | None) -> Any:

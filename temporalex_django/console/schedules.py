@@ -123,7 +123,7 @@ class _ScheduleView(ConsoleView):
         runs = self.mount.visible_runs(request)
         if runs is not None and run_ids:
             run_ids = {str(key) for key in runs.filter(pk__in=run_ids).values_list("pk", flat=True)}
-        addresses = {run_id: self.mount.run_address(request, run_id) for run_id in run_ids}
+        addresses = {run_id: self.mount.run_address(run_id) for run_id in run_ids}
         for slot in slots:
             if slot.task_id is not None:
                 addresses[slot.task_id] = self.mount.background_task_address(request, slot.task_id)

@@ -19,6 +19,11 @@ from temporalex_django.console.fleet import (
 from temporalex_django.console.jobs import JobActionView, JobListView, JobView
 from temporalex_django.console.mount import NAMESPACE, Mount
 from temporalex_django.console.overview import OverviewView
+from temporalex_django.console.run.events import CompareView
+from temporalex_django.console.run.messages import QueryView, SendMessageView
+from temporalex_django.console.run.operator_views import OperatorActionView
+from temporalex_django.console.run.page import RunPageView
+from temporalex_django.console.run.start import StartView
 from temporalex_django.console.runs import ExportView, RunListView
 from temporalex_django.console.schedules import (
     BackfillView,
@@ -59,6 +64,13 @@ def patterns(mount: Mount) -> list[URLPattern]:
         path("runs/", protect(RunListView(mount)), name="runs"),
         path("runs/export/", protect(ExportView(mount)), name="export"),
         path("runs/bulk/", protect(BulkActionView(mount)), name="bulk"),
+        path("runs/start/", protect(StartView(mount)), name="start"),
+        path("runs/<uuid:run_id>/", protect(RunPageView(mount)), name="run"),
+        path("runs/<uuid:run_id>/do/<slug:action>/", protect(OperatorActionView(mount)), name="do"),
+        path("runs/<uuid:run_id>/message/", protect(SendMessageView(mount)), name="message"),
+        path("runs/<uuid:run_id>/query/", protect(QueryView(mount)), name="query"),
+        path("runs/<uuid:run_id>/compare/", protect(CompareView(mount)), name="compare"),
+        path("runs/<uuid:run_id>/<slug:part>/", protect(RunPageView(mount)), name="run_part"),
         path("workers/", protect(FleetView(mount)), name="workers"),
         path("workers/run-due/", run_due_view(protect(RunDueView(mount, RunDue))), name="run_due"),
         path("workers/<str:worker>/drain/", protect(drain), name="drain"),

@@ -8,6 +8,7 @@ has no messages of exceptions, no local variables and nothing of a web request, 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from django.urls import NoReverseMatch, reverse
@@ -28,6 +29,8 @@ except ImportError as exc:
 
 #: Loggers that report the same problems. Sentry makes an event of each line with the level ERROR.
 _LOGGERS = ("temporalex_django.engine", "temporalex_django.workflow", "temporalex_django.workers")
+#: Namespaces of the URLs of the console: below the admin site, or alone.
+_CONSOLES = ("admin:temporalex_console", "temporalex_console")
 #: Parts of an event that may quote payloads, or data of a web request.
 _PARTS = ("request", "breadcrumbs", "extra", "logentry", "message")
 
@@ -37,7 +40,7 @@ class Sentry(Interceptor):
 
     Events have the tags ``workflow``, ``workflow_id``, ``run_id``, ``queue``, ``activity`` and ``attempt``. Problems
     with the same type, class and activity are one issue. With ``ALERTS["BASE_URL"]`` an event has the address of the
-    run's page in the admin, as ``run_url`` of the context ``temporalex``.
+    run's page in the console, as ``run_url`` of the context ``temporalex``.
     """
 
     def __init__(self) -> None:
@@ -85,11 +88,11 @@ def _without_payloads(event: Any, place: str) -> Any:
 
 
 def _run_url(run_id: str) -> str | None:
-    """Return the address of the page of a run, or None without ``BASE_URL``, or without the admin."""
+    """Return the address of the page of a run, or None without ``BASE_URL``, or without the console."""
     base = get_settings().ALERTS.get("BASE_URL", "").rstrip("/")
     if not base:
         return None
-    try:
-        return f"{base}{reverse('admin:temporalex_django_instance_change', args=[run_id])}"
-    except NoReverseMatch:
-        return None
+    for namespace in _CONSOLES:
+        with suppress(NoReverseMatch):
+            return f"{base}{reverse(f'{namespace}:run', args=[run_id])}"
+    return None

@@ -25,6 +25,8 @@ _UPDATE_ENDS = end_kinds_of("update")
 _UPDATE_STARTS = kinds_of("update") - _UPDATE_ENDS
 #: Kinds of events that say which activities and children there were, and how they ended.
 REPEATED_KINDS = kinds_of("activity", "child") | {*CLOSING}
+#: Kinds of events with which no row begins.
+LATER_KINDS = _ENDS | _UPDATE_ENDS | {"ActivationStarted"}
 #: States of rows that another event may still end. A message to another run gets an event only if it fails.
 _UNFINISHED = frozenset({"open", "sent"})
 #: Kinds of rows that end with their run. Children may outlive it.
@@ -44,6 +46,7 @@ class TimelineRow:
     - ``activation`` and ``ended_in``: the numbers of the activations of its first event and of its end.
     - ``seq``: the number of the command that created it.
     - ``due``: the due time of a timer.
+    - ``attempt_began``: the time at which the last attempt of an activity began, if its end says so.
     - ``who``: the person who sent the message, or who ended the activity or timer by hand.
     - ``error``: the text of the error with which it failed.
     - ``key``: the id of a child or of another run, the version of a run, the step of a decision, or the unread signals
@@ -62,6 +65,7 @@ class TimelineRow:
     seq: int | None = None
     attempts: int = 0
     due: datetime | None = None
+    attempt_began: datetime | None = None
     who: str = ""
     error: str = ""
     key: str = ""
@@ -96,7 +100,7 @@ class TimelineRow:
 
 def is_first_event(event: HistoryEvent) -> bool:
     """Return True if the event is the first one of a row of the timeline."""
-    return not is_end_event(event) and event.kind != "ActivationStarted"
+    return event.kind not in LATER_KINDS
 
 
 def is_end_event(event: HistoryEvent) -> bool:
@@ -125,15 +129,6 @@ def end_kinds(unfinished: Iterable[TimelineRow]) -> set[str]:
     """Return the kinds of the events that can end these rows of the timeline, to find the events in a history."""
     things = {row.kind for row in unfinished}
     return {kind for kind in _ENDS | _UPDATE_ENDS if KINDS[kind].thing in things}
-
-
-def start_kinds(events: Iterable[HistoryEvent]) -> set[str]:
-    """Return the kinds of events that can begin the rows of the timeline which ``events`` end.
-
-    With them the first events of such rows are found in a history.
-    """
-    things = {KINDS[event.kind].thing for event in events if is_end_event(event)}
-    return {kind for kind in _STARTS | _UPDATE_STARTS if KINDS[kind].thing in things}
 
 
 def build_rows(events: Iterable[HistoryEvent]) -> list[TimelineRow]:
@@ -214,9 +209,13 @@ def _opening_row(event: HistoryEvent, attributes: Mapping[str, Any]) -> Timeline
     due = attributes.get("due")
     return _new_row(
         event, kind, str(name), attributes, seq=attributes.get("seq"), key=str(attributes.get("id") or ""),
-        state="sent" if kind == "external" else "open",
-        due=datetime.fromisoformat(due) if isinstance(due, str) else None,
+        state="sent" if kind == "external" else "open", due=_parse_time(due),
     )  # fmt: skip
+
+
+def _parse_time(text: object) -> datetime | None:
+    """Return the time of an ISO text, or None for anything else."""
+    return datetime.fromisoformat(text) if isinstance(text, str) else None
 
 
 def _end_row(
@@ -240,6 +239,7 @@ def _end_row(
         ended_in=event.activation,
         who=_person_name(attributes.get("by")) or earlier_row.who,
         attempts=attempts if isinstance(attempts, int) else earlier_row.attempts,
+        attempt_began=_parse_time(attributes.get("begin")),
         error=_error_text(attributes) if state in ("failed", "timed_out") else "",
     )
 

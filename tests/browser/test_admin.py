@@ -139,6 +139,18 @@ class Operator:
             self.page.keyboard.press("Enter")
         self.looks()
 
+    def opens_more(self) -> None:
+        """With the keyboard: the operations that a run does not need now."""
+        self.page.locator("#tx-more > summary").focus()
+        self.page.keyboard.press("Enter")
+        self.page.locator("#tx-more[open]").wait_for()
+
+    def opens_menu(self, row: str) -> None:
+        """With the keyboard: the menu of a row of the timeline."""
+        self.page.locator(f"tr:has-text('{row}') .tx-menu > summary").first.focus()
+        self.page.keyboard.press("Enter")
+        self.page.locator(".tx-menu[open]").wait_for()
+
     def presses(self, role: str, name: str) -> None:
         """With the keyboard; another page comes."""
         self.page.get_by_role(role, name=name, exact=True).first.focus()
@@ -203,6 +215,7 @@ def test_a_blocked_run_is_found_read_and_terminated(operator: Operator) -> None:
     operator.opens("blocked-1", query="&stuck=true")
     assert "the code has parted" in operator.reads
     assert "NEXT STEP" in operator.reads.upper()
+    operator.opens_more()
     operator.tabs_to("link", "Terminate")
     with operator.page.expect_navigation():
         operator.page.keyboard.press("Enter")
@@ -235,6 +248,7 @@ def test_a_failing_run_says_why_and_is_cancelled(operator: Operator) -> None:
     drain()
     operator.page.reload()
     assert "2 / 20" in operator.reads
+    operator.opens_more()
     operator.presses("link", "Cancel")
     operator.page.get_by_label("Reason").fill("the counter is closed")
     operator.presses("button", "Cancel")
@@ -250,6 +264,7 @@ def test_a_waiting_run_gets_its_messages_and_ends(operator: Operator) -> None:
     drain()
 
     operator.opens("waiting-1")
+    operator.presses("link", "Send a message…")
     operator.page.locator("summary", has_text="add").first.focus()
     operator.page.keyboard.press("Enter")
     operator.page.locator("details[open] input[name=payload]").fill("-1")
@@ -270,7 +285,8 @@ def test_a_timer_is_skipped_and_a_graph_is_drawn_and_decided(operator: Operator)
     Sleepy.start(id="asleep-1")
     drain()
     operator.opens("asleep-1")
-    operator.presses("link", "Fire now: timer 1")
+    operator.opens_menu("Timer")
+    operator.presses("link", "Fire now")
     operator.page.get_by_label("Reason").fill("nobody waits so long")
     operator.presses("button", "Fire now")
     drain()
@@ -280,13 +296,15 @@ def test_a_timer_is_skipped_and_a_graph_is_drawn_and_decided(operator: Operator)
     Refund.start("42")
     drain()
     operator.opens("refund::42")
+    operator.presses("link", "Graph")
     assert "SVG" in operator.page.locator(".tx-graph").evaluate("e => e.tagName.toUpperCase()")
     operator.page.locator("#tx-graph").scroll_into_view_if_needed()
+    operator.presses("link", "Messages")
     operator.page.locator("summary", has_text="approved").first.focus()
     operator.page.keyboard.press("Enter")
     operator.presses("button", "Send approved (clerk)")
     drain()
-    operator.page.reload()
+    operator.presses("link", "Graph")
     assert operator.page.locator(".tx-step-completed").count() == 5
     assert operator.page.locator(".tx-step-none").count() == 0
 
@@ -318,7 +336,7 @@ def test_many_runs_are_ended_by_a_job_that_is_stopped_and_resumed(operator: Oper
 
 
 def test_a_run_is_started_with_a_form(operator: Operator) -> None:
-    operator.page.goto(f"{operator.url}{RUNS}start/?workflow=test.Typed")
+    operator.page.goto(f"{operator.url}{RUNS}console/runs/start/?workflow=test.Typed")
     operator.looks()
     operator.page.get_by_label("Owner").fill("ann")
     operator.presses("button", "Start")

@@ -52,7 +52,7 @@ def sign_in(page: Any, url: str) -> None:
 
 def perform(page: Any, url: str, run: Instance, operation: str, button: str, *, query: str = "") -> None:
     """Perform an operation on its page of the admin."""
-    page.goto(f"{url}{RUNS}{run.pk}/do/{operation}/{query}")
+    page.goto(f"{url}{RUNS}console/runs/{run.pk}/do/{operation}/{query}")
     if page.get_by_label("Reason").count():
         page.get_by_label("Reason").fill("by hand")
     with page.expect_navigation():
@@ -81,9 +81,9 @@ def test_a_cart_and_an_order_from_a_view_to_the_admin(shop: str, page: Any) -> N
     perform(page, shop, run, "skip_timer", "Fire now", query="?seq=1")
     wait_for(lambda: any("pay_in_cluster_shop" in wait for wait in order.describe().waiting_for))
     wait_for(lambda: has_failed(run))
-    page.goto(f"{shop}{RUNS}{run.pk}/change/")
-    assert "the gateway does not answer" in page.inner_text("#content")
-    assert "next attempt at" in page.inner_text("table:has(#tx-activities)")
+    page.goto(f"{shop}{RUNS}console/runs/{run.pk}/")
+    assert "the gateway does not answer" in page.inner_text("#tx-main")
+    assert "next attempt at" in page.inner_text("#tx-main")
     assert "1" in page.inner_text("table:has(#tx-happened)")
     cluster_shop.closed.clear()
     with page.expect_navigation():
@@ -99,7 +99,7 @@ def test_a_cart_and_an_order_from_a_view_to_the_admin(shop: str, page: Any) -> N
     done = OperatorAction.objects.filter(source="admin").values_list("action", flat=True)
     assert {"skip_timer", "retry_activity", "reset"} <= set(done)
 
-    page.goto(f"{shop}{RUNS}{order.run_id}/change/")
+    page.goto(f"{shop}{RUNS}console/runs/{order.run_id}/")
     assert "a run on a Temporal cluster cannot be copied" in page.content()
 
 

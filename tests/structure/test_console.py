@@ -11,7 +11,7 @@ import pytest
 from tests.structure.source import PACKAGE
 
 STATIC = PACKAGE / "static" / "temporalex_django"
-TEMPLATES = sorted((PACKAGE / "templates" / "temporalex_django" / "console").glob("*.html"))
+TEMPLATES = sorted((PACKAGE / "templates" / "temporalex_django" / "console").rglob("*.html"))
 #: The file of the package htmx.org on npm, and its digest.
 HTMX = {"htmx-4.0.1.min.js": "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130"}
 MOST_LINES = 100

@@ -23,7 +23,8 @@ EMPTY = {"data", "value", "item", "obj", "res", "tmp", "thing", "info", "x", "it
 #: Names of columns, of keys of JSON or of what users import, with the number of places that bind each.
 ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("temporalex_django/operations/runs/control.py", "why"): (1, "a key of the JSON of the migrate command"),
-    ("temporalex_django/admin/run/action_views.py", "made"): (2, "the column of KeptAnswer"),
+    ("temporalex_django/console/run/start.py", "made"): (1, "the column of KeptAnswer"),
+    ("temporalex_django/console/run/views.py", "made"): (1, "the column of KeptAnswer"),
     ("temporalex_django/console/schedules.py", "made"): (1, "the column of KeptAnswer"),
     ("temporalex_django/admin/schedules/schedule.py", "made"): (1, "the column of KeptAnswer"),
     ("temporalex_django/authoring/human_tasks.py", "asked"): (1, "a key of the JSON of an open human task"),

@@ -19,7 +19,6 @@ from django.utils.translation import gettext as _
 from temporalex_django.access import Operation, policy, schedules_for
 from temporalex_django.admin.base import AdminMount
 from temporalex_django.admin.read_only import ConsoleEntryAdmin
-from temporalex_django.admin.run.action_views import class_summary, startable_classes
 from temporalex_django.admin.schedules.schedule_form import ScheduleForm
 from temporalex_django.authoring.authorization import APP
 from temporalex_django.authoring.django_tasks import defined_paths
@@ -33,6 +32,7 @@ from temporalex_django.console.base import (
     refuse,
     user_of,
 )
+from temporalex_django.console.run.start import class_summary, startable_classes
 from temporalex_django.console.schedule_rows import fire_times
 from temporalex_django.console.schedules import can_manage, require_manage_permission
 from temporalex_django.errors import ActionNotPermitted, ScheduleInvalid, TemporalexError

@@ -2,17 +2,18 @@
 
 A row is complete even if its events are far apart in the history. Nothing is written or locked.
 
-REST reads pages of rows by their first event, the admin reads the rows of a page of events, and commands read all rows.
+REST reads pages of rows that are complete, the console reads parts of a bounded cost, and commands read all rows.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 from uuid import UUID
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.db.models.functions import Length
 
 from temporalex_django.authoring.redaction import Redactor
@@ -20,11 +21,12 @@ from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.history.events import CLOSING
 from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.models import HistoryEvent
+from temporalex_django.models import HistoryEvent, Instance
 from temporalex_django.models.fields import UnreadablePayload
 from temporalex_django.operations.read import describe
 from temporalex_django.operations.read.describe import history_of
 from temporalex_django.present.timeline import (
+    LATER_KINDS,
     REPEATED_KINDS,
     TimelineRow,
     build_rows,
@@ -32,12 +34,13 @@ from temporalex_django.present.timeline import (
     is_end_event,
     is_first_event,
     row_key,
-    start_kinds,
 )
 
 #: Events in the first batch, and in the largest one. Batches of large events are smaller.
 _FIRST_BATCH_SIZE, _MAX_BATCH_SIZE = 500, 4000
 _MAX_BATCH_BYTES = 4_000_000
+#: Largest number of events that are read to find the ends of the rows of a part of a timeline.
+MAX_ENDS: Final = 200
 
 
 def timeline_page(
@@ -72,25 +75,89 @@ def timeline_page(
     return [row for row in build_rows(_sorted_events(page_events)) if row.number in first_numbers], next_after
 
 
-def rows_of_events(
-    run: UUID, page_events: Iterable[Event], *, length: int, redactor: Redactor, alias: str
-) -> list[TimelineRow]:
-    """Return the rows that start or end with one of ``page_events``, each complete.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimelinePart:
+    """Some rows of a timeline that follow each other, in the order in which they began.
 
-    ``length`` is the number of events of the run. If ``page_events`` are not all of them, the missing starts and ends
-    are searched among the other events, of which only the kinds that can start or end a row are read.
+    ``has_earlier`` and ``has_later`` say if other rows come before and after them. ``is_cut`` is True if an open row
+    may have ended further away than the events that were read.
     """
-    events, page_events = _run_events(run, alias), [*page_events]
-    numbers = {event.number for event in page_events}
-    if page_events and len(numbers) < length:
-        first, last = page_events[0].number, page_events[-1].number
-        page_events = [*_earlier_starts(events, first, page_events, redactor), *page_events]
-        page_events += (
-            _later_ends(events, last, page_events, redactor)
-            if last < length
-            else _unread_signals(events, page_events, redactor)
-        )
-    return [row for row in build_rows(_sorted_events(page_events)) if row.number in numbers or row.last in numbers]
+
+    rows: Sequence[TimelineRow]
+    has_earlier: bool
+    has_later: bool
+    is_cut: bool = False
+
+
+def timeline_part(
+    run: Instance,
+    *,
+    before: int | None = None,
+    after: int | None = None,
+    limit: int,
+    redactor: Redactor,
+    alias: str,
+) -> TimelinePart:
+    """Return at most ``limit`` rows of a timeline: the last ones that begin before an event, or the first after it.
+
+    ``before`` and ``after`` are numbers of events; without both, the rows are the newest ones. However long the history
+    is, no more events are read than ``limit`` and ``MAX_ENDS`` and one, in three statements at most. Signals that no
+    code has consumed take a few more.
+    """
+    events = _run_events(run.pk, alias)
+    starts = events.exclude(kind__in=LATER_KINDS)
+    if after is None:
+        bounded = starts if before is None else starts.filter(seq__lt=before)
+        start_rows = [*bounded.order_by("-seq")[: limit + 1]]
+        has_earlier, has_later = len(start_rows) > limit, before is not None
+        start_rows = start_rows[:limit][::-1]
+    else:
+        start_rows = [*starts.filter(seq__gt=after)[: limit + 1]]
+        has_earlier, has_later = after > 0, len(start_rows) > limit
+        start_rows = start_rows[:limit]
+    part_events = [redact_event(row, redactor) for row in start_rows]
+    numbers = {event.number for event in part_events}
+    end_events, is_cut = _nearest_ends(run, events, part_events, redactor)
+    rows = [row for row in build_rows(_sorted_events([*part_events, *end_events])) if row.number in numbers]
+    return TimelinePart(
+        rows=rows,
+        has_earlier=has_earlier,
+        has_later=has_later,
+        is_cut=is_cut and any(row.state == "open" and row.kind != "run" for row in rows),
+    )
+
+
+def part_of_rows(
+    rows: Sequence[TimelineRow], *, before: int | None = None, after: int | None = None, limit: int
+) -> TimelinePart:
+    """Return the part of the timeline whose ``rows`` are all known, as ``timeline_part`` does for others."""
+    if after is not None:
+        later_rows = [row for row in rows if row.number > after]
+        return TimelinePart(rows=later_rows[:limit], has_earlier=after > 0, has_later=len(later_rows) > limit)
+    earlier_rows = [row for row in rows if before is None or row.number < before]
+    return TimelinePart(rows=earlier_rows[-limit:], has_earlier=len(earlier_rows) > limit, has_later=before is not None)
+
+
+def _nearest_ends(
+    run: Instance, events: QuerySet[HistoryEvent], part_events: list[Event], redactor: Redactor
+) -> tuple[list[Event], bool]:
+    """Return the next events that can end the rows which begin with ``part_events``, and True if some are left out."""
+    # Without the close, which ends the rows that nothing else ends.
+    beginnings = build_rows(event for event in part_events if event.kind not in CLOSING)
+    unfinished_rows = [row for row in beginnings if not row.is_finished or row.kind == "signal"]
+    if not unfinished_rows:
+        return [], False
+    # The first activation of a run that a reset has made begins its open activities once more.
+    copied = Q(kind="ActivationStarted", at=run.started_at) if run.started_at is not None else Q(pk__in=())
+    ends = events.filter(Q(kind__in=end_kinds(unfinished_rows)) | copied, seq__gt=part_events[0].number)
+    end_rows = [*ends[: MAX_ENDS + 1]]
+    is_cut = len(end_rows) > MAX_ENDS
+    end_events = [redact_event(row, redactor) for row in end_rows[:MAX_ENDS]]
+    if run.is_open or is_cut:
+        return end_events, is_cut
+    closing_events = [redact_event(row, redactor) for row in events.order_by("-seq")[:1] if row.kind in CLOSING]
+    known_events = [*part_events, *closing_events]
+    return [*end_events, *closing_events, *_unread_signals(events, known_events, redactor)], False
 
 
 def repeated_rows(
@@ -164,23 +231,6 @@ def _row_keys(page_events: list[Event]) -> tuple[set[tuple[str, Any]], set[tuple
     """Return the keys of rows that start among the events, and of rows that end there."""
     starts = {row_key(event) for event in page_events if is_first_event(event)}
     return starts, {row_key(event) for event in page_events if is_end_event(event)}
-
-
-def _earlier_starts(
-    events: QuerySet[HistoryEvent], first: int, page_events: list[Event], redactor: Redactor
-) -> Iterator[Event]:
-    """Yield the events before ``first`` that start the rows which end in ``page_events``."""
-    starts, ends = _row_keys(page_events)
-    missing = ends - starts
-    # Restrict the search to kinds that can start one of these rows, so that a long history is not read whole.
-    kinds = start_kinds(event for event in page_events if row_key(event) in missing)
-    for row in _read_batches(events.filter(kind__in=kinds), first, backwards=True) if kinds else ():
-        event = redact_event(row, redactor)
-        if row_key(event) in missing:
-            missing.discard(row_key(event))
-            yield event
-        if not missing:
-            return
 
 
 def _later_ends(

@@ -16,6 +16,7 @@ from temporalex_django import Approval, Done, GraphWorkflow, Ok, RetryPolicy, Un
 from temporalex_django.models import HumanTask, SwitchedOff
 from tests.support.client_flows import drain
 from tests.support.graphs import leads
+from tests.support.run_pages import text_of
 
 pytestmark = pytest.mark.django_db
 
@@ -93,7 +94,7 @@ def test_who_is_asked_stands_on_the_page_and_in_the_inbox_of_managers(admin: Cli
 
     assert {*said(page(admin, f"{TASKS}{task.pk}/"), "Candidates").split(", ")} == everybody
     assert "the group lawyers" in page(admin, f"{TASKS}?whose=all")
-    assert "the group lawyers" in page(admin, f"{RUNS}{run.run_id}/change/")
+    assert "the group lawyers" in text_of(admin, run.run_id)
 
     bob.user_permissions.add(Permission.objects.get(codename="change_user"))
     ann.user_permissions.add(Permission.objects.get(codename="delegate_humantask"))
@@ -125,7 +126,7 @@ def test_tasks_of_one_graph_are_told_apart_by_their_steps(admin: Client) -> None
     steps = {said(page(admin, f"{TASKS}{task.pk}/"), "Step") for task in (first, second)}
     assert steps == {"legal team", "board"}
     assert "board" in page(admin, f"{TASKS}?whose=all")
-    asked = page(admin, f"{RUNS}{run.run_id}/change/")
+    asked = text_of(admin, run.run_id)
     assert "board" in asked[asked.index('id="tx-asked"') : asked.index("</section>", asked.index('id="tx-asked"'))]
 
 
@@ -146,7 +147,7 @@ def test_a_switch_is_chosen_from_a_list(admin: Client) -> None:
 def test_a_switch_is_set_from_where_the_thing_is_shown(admin: Client) -> None:
     run = Rings.start(id="r-1")
     drain()
-    text = page(admin, f"{RUNS}{run.run_id}/change/")
+    text = text_of(admin, run.run_id)
 
     for thing in (f"workflow:{Rings.name}", f"activity:{ring_the_bell.name}", "queue:default"):
         address = f"{SWITCHES}?thing={thing.replace(':', '%3A')}"
@@ -159,5 +160,5 @@ def test_a_switch_is_set_from_where_the_thing_is_shown(admin: Client) -> None:
     reader.user_permissions.set(Permission.objects.filter(codename__in=["view_instance", "view_switchedoff"]))
     theirs = Client()
     theirs.force_login(reader)
-    assert "?thing=" not in page(theirs, f"{RUNS}{run.run_id}/change/")
+    assert "?thing=" not in text_of(theirs, run.run_id)
     assert "<option" not in page(theirs, f"{SWITCHES}?thing=queue:default")

@@ -18,6 +18,7 @@ from temporalex_django.models import Chain, Instance, Worker
 from tests.integration.operations.test_missing_workers import worker
 from tests.support.client_flows import Generations, Sleepy, drain
 from tests.support.commands import shell
+from tests.support.run_pages import text_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.of_the_tables("rows of histories")]
 
@@ -81,14 +82,13 @@ def act(client: Client, address: str, **given: Any) -> Any:
 
 def offered(client: Client, run: Any, action: str) -> dict[str, str]:
     """The addresses of the buttons of that kind in the rows of the history, by the words of the row."""
-    text = page(client, f"{RUNS}{run.run_id}/change/")
-    table = text[text.index('id="tx-happened"') : text.index('class="tx-more"')]
     found = {}
-    for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL):
-        cells = re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)
+    for words, row in re.findall(
+        r'<tr id="t-.*?<th scope="row" title="(.*?)"(.*?)</tr>', text_of(client, run.run_id, ""), re.DOTALL
+    ):
         address = re.search(rf'href="([^"]+/do/{action}/\?to=\d+)"', row)
         if address is not None:
-            found[cells[1].partition("<ul")[0].partition(":")[0]] = address[1]
+            found[words.partition(":")[0]] = address[1]
     return found
 
 
@@ -97,7 +97,7 @@ def test_a_row_offers_to_go_back_there_and_says_what_is_done_again(admin: Client
     back = offered(admin, posted, "reset")
     assert {"Run started, version 1", "Print the label", "Signal called", "Hand it over"} <= {*back}
     assert {*offered(admin, posted, "fork")} == {*back}
-    assert "Reset to here" in page(admin, f"{RUNS}{before}/change/")
+    assert "Reset to here" in text_of(admin, before)
 
     text = page(admin, back["Signal called"])
     again = text[text.index("Repeated work") : text.index("<form", text.index("Repeated work"))]
@@ -108,14 +108,14 @@ def test_a_row_offers_to_go_back_there_and_says_what_is_done_again(admin: Client
     response = act(admin, back["Signal called"], input_to=re.search(r"to=(\d+)", back["Signal called"])[1])  # type: ignore[index]
     new = Instance.objects.get(pk=Chain.objects.get().run_id)
     assert str(new.pk) != before
-    assert response["Location"] == f"{RUNS}{new.pk}/change/"
+    assert response["Location"] == f"{RUNS}console/runs/{new.pk}/"
 
 
 def test_a_fork_leads_to_the_new_run(admin: Client, posted: Any) -> None:
     address = offered(admin, posted, "fork")["Print the label"]
     response = act(admin, address, input_to=re.search(r"to=(\d+)", address)[1], input_id="p-2")  # type: ignore[index]
 
-    assert response["Location"] == f"{RUNS}{Instance.objects.get(workflow_id='p-2').pk}/change/"
+    assert response["Location"] == f"{RUNS}console/runs/{Instance.objects.get(workflow_id='p-2').pk}/"
 
 
 def test_nothing_goes_back_to_the_end_of_a_run(admin: Client, posted: Any) -> None:
@@ -134,10 +134,10 @@ def test_an_earlier_run_leads_to_the_newest(admin: Client) -> None:
     drain()
     first, newest = run.run_ids
 
-    for address in (f"{RUNS}{first}/change/", f"{RUNS}{first}/do/cancel/"):
+    for address in (f"{RUNS}console/runs/{first}/", f"{RUNS}console/runs/{first}/do/cancel/"):
         text = page(admin, address)
-        assert f'href="{RUNS}{newest}/change/">Go to the newest run' in text
-    assert "Go to the newest run" not in page(admin, f"{RUNS}{newest}/change/")
+        assert f'href="{RUNS}console/runs/{newest}/">Go to the newest run' in text
+    assert "Go to the newest run" not in text_of(admin, newest)
     assert offered(admin, Generations.handle(str(first)), "reset") == {}
 
 
@@ -145,7 +145,7 @@ def test_a_request_to_cancel_says_what_it_waits_for_before_and_after(admin: Clie
     runs = {name: Sleepy.start(id=name) for name in ("admin", "rest", "command")}
     drain()
 
-    address = f"{RUNS}{runs['admin'].run_id}/do/cancel/"
+    address = f"{RUNS}console/runs/{runs['admin'].run_id}/do/cancel/"
     assert WAITS in page(admin, address)
     assert "To end the run now, terminate it." in page(admin, address)
     assert "Ask a run to end. The code of a function workflow may" in page(admin, address)
@@ -164,7 +164,7 @@ def test_a_request_to_cancel_a_blocked_run_says_that_it_waits(admin: Client) -> 
     worker(Sleepy)
     Instance.objects.update(blocked={"code": "nondeterminism", "error": "does not fit"})
 
-    assert "The run is blocked, so the request waits" in page(admin, f"{RUNS}{run.run_id}/do/cancel/")
+    assert "The run is blocked, so the request waits" in page(admin, f"{RUNS}console/runs/{run.run_id}/do/cancel/")
 
 
 def test_a_request_that_a_live_worker_hears_says_nothing_more(admin: Client, rest: APIClient) -> None:
@@ -173,5 +173,5 @@ def test_a_request_that_a_live_worker_hears_says_nothing_more(admin: Client, res
     worker(Sleepy)
     Worker.objects.update(expires_at=timezone.now() + timedelta(minutes=5))
 
-    assert "The request is waiting" not in page(admin, f"{RUNS}{run.run_id}/do/cancel/")
+    assert "The request is waiting" not in page(admin, f"{RUNS}console/runs/{run.run_id}/do/cancel/")
     assert "notice" not in rest.post(f"/api/instances/{run.id}/cancel/", {"reason": "no"}, format="json").json()

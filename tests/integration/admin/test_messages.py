@@ -30,6 +30,7 @@ from temporalex_django import (
 )
 from temporalex_django.models import Instance, Message, OperatorAction
 from tests.support.client_flows import drain
+from tests.support.run_pages import text_of
 
 pytestmark = pytest.mark.django_db
 
@@ -125,7 +126,7 @@ def somebody(*codenames: str) -> Client:
 
 def message(handle: Any, kind: str, name: str, step: str | None = None) -> str:
     more = f"&step={step}" if step else ""
-    return f"{RUNS}{handle.run_id}/message/?kind={kind}&name={name}{more}"
+    return f"{RUNS}console/runs/{handle.run_id}/message/?kind={kind}&name={name}{more}"
 
 
 def token(client: Client, address: str) -> str:
@@ -149,7 +150,7 @@ def test_the_page_has_a_form_for_each_message_that_the_run_takes(admin):
     handle = Wishes.start(id="w-1")
     drain()
 
-    text = admin.get(f"{RUNS}{handle.run_id}/change/").content.decode()
+    text = text_of(admin, handle.run_id)
 
     assert "Messages that the run accepts now" in text
     for name in (*WISH, "token"):
@@ -257,7 +258,7 @@ def test_a_run_that_closed_since_somebody_looked_says_so_and_nothing_is_done(adm
     assert "The run is closed" in response.content.decode()
     assert "Nothing was done" in response.content.decode()
     assert Message.objects.count() == before
-    assert "Messages that the run accepts now" not in admin.get(f"{RUNS}{handle.run_id}/change/").content.decode()
+    assert "Messages that the run accepts now" not in text_of(admin, handle.run_id)
 
 
 def test_what_the_run_does_not_take_now_is_not_sent(admin):
@@ -268,7 +269,7 @@ def test_what_the_run_does_not_take_now_is_not_sent(admin):
 
     assert response.status_code == 409
     assert "does not accept “nonsense” now" in response.content.decode()
-    assert admin.get(f"{RUNS}{handle.run_id}/message/?kind=other&name=note").status_code == 404
+    assert admin.get(f"{RUNS}console/runs/{handle.run_id}/message/?kind=other&name=note").status_code == 404
     assert admin.put(message(handle, "signal", "note")).status_code == 405
 
 
@@ -286,7 +287,7 @@ def test_whoever_may_not_send_a_message_sees_why_and_cannot(admin):
     handle = Wishes.start(id="w-1")
     drain()
     viewer = somebody("view_instance", "update_instance")
-    text = viewer.get(f"{RUNS}{handle.run_id}/change/").content.decode()
+    text = text_of(viewer, handle.run_id)
 
     assert "requires the permission tests.count_wishes" in text
     assert "requires the permission temporalex_django.signal_instance" in text
@@ -305,7 +306,7 @@ def test_a_step_of_a_graph_is_decided_by_whoever_has_its_role(admin):
     stranger = somebody("view_instance", "signal_instance")
     address = message(handle, "resume", "approved", step="ask")
 
-    assert "Only clerks may decide this" in stranger.get(f"{RUNS}{handle.run_id}/change/").content.decode()
+    assert "Only clerks may decide this" in text_of(stranger, handle.run_id)
     assert stranger.post(address, {"token": "t"}).status_code == 403
     once = token(admin, address)
     assert "Decided: “" in admin.post(address, {"token": once, "payload": '"fine"'}, follow=True).content.decode()
@@ -318,7 +319,7 @@ def test_markup_in_names_and_payloads_is_escaped(admin):
     drain()
 
     text = admin.get(
-        f"{RUNS}{handle.run_id}/message/?kind=signal&name=%3Cscript%3Ealert(1)%3C/script%3E"
+        f"{RUNS}console/runs/{handle.run_id}/message/?kind=signal&name=%3Cscript%3Ealert(1)%3C/script%3E"
     ).content.decode()
 
     assert "<script>alert" not in text

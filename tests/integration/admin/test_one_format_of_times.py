@@ -13,12 +13,13 @@ from django.test import Client
 from django.utils import timezone
 
 from temporalex_django import Ok, Workflow, api
-from temporalex_django.admin.run import history
 from temporalex_django.authoring.redaction import UNREDACTED
+from temporalex_django.console.run import events as pages
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.models import Instance, OperatorAction, Worker
 from temporalex_django.present.formatting import format_exact_time, format_time, localize_times
 from temporalex_django.testing import drain
+from tests.support.run_pages import text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -58,7 +59,7 @@ def test_every_time_of_a_page_has_the_format_of_sentences(root: Client) -> None:
             f'<time class="tx-moment" datetime="{timezone.localtime(old).isoformat()}" title="{exact}">{text}</time>'
         )
     for address in (
-        f"instance/{run_id}/change/", "instance/", "operatoraction/?who=all",
+        f"instance/console/runs/{run_id}/data/", "instance/", "operatoraction/?who=all",
         f"operatoraction/{action.pk}/change/", "instance/console/workers/",
     ):  # fmt: skip
         with timezone.override("Asia/Kolkata"):
@@ -71,7 +72,7 @@ def test_every_time_of_a_page_has_the_format_of_sentences(root: Client) -> None:
 def test_a_run_waits_for_a_timer_by_its_local_time(root: Client) -> None:
     run_id = Naps.start(None, id="naps").run_id
     drain()
-    page = root.get(f"{ADMIN}instance/{run_id}/change/").content.decode()
+    page = text_of(root, run_id)
     (chip,) = re.findall(r"<li>(timer [^<]*)</li>", page)
     assert "T" not in chip
     assert re.search(r"\d\d:\d\d$", chip)
@@ -92,7 +93,7 @@ def test_the_audit_of_a_run_folds_looks(root: Client) -> None:
     OperatorAction.objects.create(**row, action="pause", actor_name="doer")
     for action in ("view_payload", "view"):
         OperatorAction.objects.create(**row, action=action, actor_name=f"looks-{action}", denied=action == "view")
-    page = root.get(f"{ADMIN}instance/{run_id}/change/").content.decode()
+    page = text_of(root, run_id)
     deeds, looks = page[page.index('id="tx-acted"') :].split("<summary>What people looked at", 1)
     assert "doer" in deeds
     assert "looks-view" not in deeds
@@ -100,15 +101,14 @@ def test_the_audit_of_a_run_folds_looks(root: Client) -> None:
     assert "looks-view_payload<" in looks
 
 
-def test_a_history_that_a_cluster_told_opens_on_the_newest_events(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_that_a_cluster_told_open_on_the_newest_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last page would have a single row; without a number, the page has as many events as others."""
-    monkeypatch.setattr(history, "EVENTS_PER_PAGE", 10)
+    monkeypatch.setattr(pages, "EVENTS_PER_PAGE", 10)
     at = timezone.now()
     events = [HistoryEvent(number=number, activation=1, kind="PatchMarked", at=at, attributes={"id": str(number)}) for number in range(1, 12)]  # fmt: skip
-    run = Instance(status="completed", closed_at=at)
 
     def numbers(page: str) -> list[int]:
-        told = history.told_history(run, events, why_not=None, page=page, redactor=UNREDACTED, now=at, action_links=lambda _: ())  # fmt: skip
+        told = pages.page_of_events(events, page=page, redactor=UNREDACTED)
         return [row.seq for activation in told.activations for row in activation.rows]
 
     assert numbers("") == [*range(2, 12)]

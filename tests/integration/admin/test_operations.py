@@ -15,13 +15,14 @@ from django.db import connection
 from django.test import Client
 
 from temporalex_django import Ok, Workflow, activity, api
-from temporalex_django.admin import operator_views
+from temporalex_django.console.run import operator_views
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.models import Instance, OperatorAction, Worker
 from temporalex_django.operations import base, registry
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 from tests.support.client_flows import Basket, drain
+from tests.support.run_pages import text_of
 
 pytestmark = pytest.mark.django_db
 
@@ -98,7 +99,7 @@ def somebody(*codenames: str) -> Client:
 
 
 def do(handle: Any, name: str, query: str = "") -> str:
-    return f"{RUNS}{handle.run_id}/do/{name}/{query}"
+    return f"{RUNS}console/runs/{handle.run_id}/do/{name}/{query}"
 
 
 def token(client: Client, address: str) -> str:
@@ -162,7 +163,7 @@ def test_what_cannot_be_undone_takes_a_reason(admin, run):
     assert Instance.objects.get().status == "terminated"
     noted = OperatorAction.objects.get(action="terminate")
     assert (noted.reason, noted.source, noted.actor_name) == ("<i>gone</i> wrong", "admin", "root")
-    assert "<i>gone" not in admin.get(f"{RUNS}{run.run_id}/change/").content.decode()
+    assert "<i>gone" not in text_of(admin, run.run_id)
 
 
 def test_a_run_that_closed_since_somebody_looked_says_so_and_nothing_is_done(admin, run):
@@ -245,18 +246,18 @@ def test_what_the_action_refuses_is_a_form_error_and_may_be_tried_again(admin, r
 
 
 def test_the_buttons_of_a_run_say_why_they_are_grey(admin, run):
-    text = admin.get(f"{RUNS}{run.run_id}/change/").content.decode()
+    text = text_of(admin, run.run_id)
     assert f'href="{do(run, "terminate")}"' in text
     assert f'href="{do(run, "poke")}"' not in text  # that is of an activity
     viewer = somebody("view_instance", "signal_instance")
-    text = viewer.get(f"{RUNS}{run.run_id}/change/").content.decode()
+    text = text_of(viewer, run.run_id)
     assert f'href="{do(run, "knock")}"' in text
     assert f'href="{do(run, "terminate")}"' not in text
     assert "this requires the permission “Can terminate runs”" in text
     assert "this requires the permission" in viewer.get(do(run, "terminate")).content.decode()
     run.terminate()
 
-    assert f'href="{do(run, "knock")}"' not in admin.get(f"{RUNS}{run.run_id}/change/").content.decode()
+    assert f'href="{do(run, "knock")}"' not in text_of(admin, run.run_id)
 
 
 def test_a_fork_is_grey_for_who_may_not_start_such_runs(run, monkeypatch):
@@ -266,7 +267,7 @@ def test_a_fork_is_grey_for_who_may_not_start_such_runs(run, monkeypatch):
         browser = somebody("view_instance", "reset_instance", *codes)
         (fork,) = (one for one in browser.get(f"/api/instances/{run.run_id}/operations/").json()["results"]
                    if one["name"] == "fork")  # fmt: skip
-        return browser.get(f"{RUNS}{run.run_id}/change/").content.decode(), fork["why_not"]
+        return text_of(browser, run.run_id), fork["why_not"]
 
     page, why = said()
     assert f'href="{do(run, "fork")}"' not in page
@@ -368,9 +369,11 @@ def test_run_due_now_does_what_is_due_under_debug_alone(settings):
 def test_odd_addresses_and_methods(admin, run):
     assert admin.get(do(run, "nothing")).status_code == 404
     assert admin.delete(do(run, "terminate")).status_code == 405
-    for ref in ("x", "0" * 32):
-        response = admin.get(f"{RUNS}{ref}/do/terminate/")
-        assert (response.status_code, response["Location"]) == (302, "/admin/")
+    assert (
+        admin.get(f"{RUNS}console/runs/{'0' * 8}-{'0' * 4}-{'0' * 4}-{'0' * 4}-{'0' * 12}/do/terminate/").status_code
+        == 404
+    )
+    assert admin.get(f"{RUNS}x/do/terminate/").status_code == 302
     assert Client().get(do(run, "terminate")).status_code == 302
     strict = Client(enforce_csrf_checks=True)
     strict.force_login(get_user_model().objects.get(username="root"))

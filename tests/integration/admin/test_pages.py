@@ -15,6 +15,7 @@ from django.utils import timezone
 from temporalex_django.models import ActivityTask, Chain, HistoryEvent, Instance, Message, OperatorAction, Worker
 from temporalex_django.operations.registry import ACTIONS as ACTIONS_THERE_ARE
 from tests.support.client_flows import Basket, Failing, Generations, Orders, Sleepy, drain
+from tests.support.run_pages import address_of, text_of
 
 pytestmark = pytest.mark.django_db
 
@@ -35,8 +36,8 @@ def page(client: Client, address: str) -> str:
     return response.content.decode()
 
 
-def run_page(client: Client, handle, query: str = "") -> str:
-    return page(client, f"{RUNS}{handle.run_id}/change/{query}")
+def run_page(client: Client, handle, *parts: str) -> str:
+    return text_of(client, handle.run_id, *parts)
 
 
 def worker(*, queues=("default",), workflows=None, late: bool = False) -> Worker:
@@ -75,7 +76,7 @@ def test_the_short_list_finds_runs_and_costs_the_same(admin, django_assert_num_q
     Orders.start({}, value="7")
 
     def found(query: str) -> set[str]:
-        return set(re.findall(r"/instance/[0-9a-f-]+/change/[^>]*>([^<]+)<", page(admin, f"{RUNS}?{query}")))
+        return set(re.findall(r"/console/runs/[0-9a-f-]{36}/[^>]*>([^<]+)<", page(admin, f"{RUNS}?{query}")))
 
     with django_assert_num_queries(4):  # session, user, which runs, the rows
         assert len(found("")) == 50
@@ -97,7 +98,7 @@ def test_the_page_of_a_run_shows_its_history_by_activation(admin):
 
     text = run_page(admin, handle)
 
-    assert text.count("Activation ") == len({e.activation for e in handle.history()})
+    assert run_page(admin, handle, "raw").count("Activation ") == len({e.activation for e in handle.history()})
     for event in handle.history():
         assert event.kind in text or event.kind == "ActivationStarted"  # that is the heading of its activation
     assert "<script>alert" not in text
@@ -153,9 +154,9 @@ def test_runs_of_a_chain_link_to_each_other(admin):
     drain()
     first, second = handle.run_ids
 
-    text = page(admin, f"{RUNS}{first}/change/")
+    text = text_of(admin, first)
 
-    assert f"/instance/{second}/change/" in text
+    assert address_of(second) in text
     assert "Continued as new" in text
 
 
@@ -178,13 +179,16 @@ def test_the_history_comes_in_pages_and_the_last_one_first(admin, django_assert_
 
     Chain.objects.update(length=length + 250)
     with django_assert_max_num_queries(12):  # one of them notes who read it, once a minute
-        last = run_page(admin, handle)
+        last = run_page(admin, handle, "raw")
 
     assert "page 3 of 3" in last
     assert "WorkflowStarted" not in last
-    assert "WorkflowStarted" in run_page(admin, handle, "?p=1")
+    raw = address_of(handle.run_id, "raw")
+    assert "WorkflowStarted" in page(admin, f"{raw}?p=1")
     for odd in ("?p=0", "?p=99", "?p=x", "?p=%C2%B2"):
-        run_page(admin, handle, odd)
+        page(admin, f"{raw}{odd}")
+    for odd in ("?before=x", "?after=%C2%B2", "?before=0", "?after=99999", "?before=1&after=1"):
+        page(admin, f"{address_of(handle.run_id)}{odd}")
 
 
 def test_large_and_unreadable_payloads_do_not_break_the_page(admin):
@@ -194,7 +198,7 @@ def test_large_and_unreadable_payloads_do_not_break_the_page(admin):
 
     text = run_page(admin, handle)
 
-    assert len(text) < 90_000
+    assert len(text) < 160_000
     assert "more characters" in text
     assert "unreadable" in text
 
@@ -206,14 +210,35 @@ def test_nothing_can_be_changed(admin):
     for base, key in ((RUNS, handle.run_id), (ACTIONS, action.pk)):
         assert admin.get(f"{base}add/").status_code == 403
         assert admin.get(f"{base}{key}/delete/").status_code == 403
-        assert admin.post(f"{base}{key}/change/", {}).status_code == 403
         assert "delete_selected" not in page(admin, base)
+    assert admin.post(address_of(handle.run_id), {}).status_code == 405
+    assert admin.post(f"{ACTIONS}{action.pk}/change/", {}).status_code == 403
     assert Chain.objects.count() == 1
 
 
-def test_an_unknown_run_leads_back(admin):
-    for ref in ("nobody", str(uuid.uuid4())):
-        assert admin.get(f"{RUNS}{ref}/change/").status_code == 302
+def test_an_unknown_run_is_named_and_leads_back(admin):
+    assert admin.get(f"{RUNS}nobody/change/").status_code == 302
+    for part in ("", "data"):
+        response = admin.get(address_of(uuid.uuid4(), part))
+        assert response.status_code == 404
+        assert f'href="{RUNS}console/runs/">Back to the runs' in response.content.decode()
+    assert admin.get(address_of(Basket.start(id="b-1").run_id, "nonsense")).status_code == 404
+
+
+def test_older_addresses_lead_to_the_console(admin):
+    run = Basket.start(id="b-1").run_id
+    for old, new in (
+        (f"{run}/change/", f"runs/{run}/"),
+        (f"{run}/change/?p=2", f"runs/{run}/raw/?p=2"),
+        (f"{run}/history/", f"runs/{run}/"),
+        (f"{run}/do/reset/?to=3", f"runs/{run}/do/reset/?to=3"),
+        (f"{run}/message/?kind=signal&name=x", f"runs/{run}/message/?kind=signal&name=x"),
+        (f"{run}/query/?name=items", f"runs/{run}/query/?name=items"),
+        (f"{run}/compare/", f"runs/{run}/compare/"),
+        ("start/?workflow=test.Basket", "runs/start/?workflow=test.Basket"),
+    ):
+        assert admin.get(f"{RUNS}{old}")["Location"] == f"{RUNS}console/{new}", old
+    assert Client().get(f"{RUNS}{run}/change/")["Location"].startswith("/admin/login/")
 
 
 def test_who_may_not_look_sees_nothing(client):
@@ -222,10 +247,10 @@ def test_who_may_not_look_sees_nothing(client):
     handle = Basket.start(id="b-1")
 
     assert client.get(RUNS).status_code == 403
-    assert client.get(f"{RUNS}{handle.run_id}/change/").status_code == 403
+    assert client.get(f"{RUNS}console/runs/{handle.run_id}/").status_code == 403
     user.user_permissions.add(Permission.objects.get(codename="view_instance"))
     assert client.get(RUNS).status_code == 200
-    assert client.get(f"{RUNS}{handle.run_id}/change/").status_code == 200
+    assert client.get(f"{RUNS}console/runs/{handle.run_id}/").status_code == 200
     assert client.get(WORKERS).status_code == 403
 
 
@@ -267,7 +292,7 @@ def test_operator_actions_link_to_their_run(admin, django_assert_num_queries):
 
     with django_assert_num_queries(4):
         text = page(admin, f"{ACTIONS}?who=automatic")
-    assert f"/instance/{handle.run_id}/change/" in text
+    assert address_of(handle.run_id) in text
     assert "because &lt;b&gt;" in text
     action = OperatorAction.objects.get()
     assert "because &lt;b&gt;" in page(admin, f"{ACTIONS}{action.pk}/change/")
@@ -295,7 +320,7 @@ def test_operator_actions_are_what_people_did(admin):
     assert ("asked by phone" in automatic, "rung up" in automatic) == (False, True)
     assert ("asked by phone" in all_of_them, "rung up" in all_of_them) == (True, True)
     own = run_page(admin, handle)
-    assert own.index("asked by phone") < own.rindex("<details") < own.index("rung up")
+    assert own.index("asked by phone") < own.rindex("<details", 0, own.index("rung up")) < own.index("rung up")
     for name in ACTIONS_THERE_ARE:
         assert f"action={name}" in people
 
@@ -321,7 +346,7 @@ def test_no_inline_script_or_style(admin):
     worker()
     handle.terminate("x")
 
-    for address in (RUNS, f"{RUNS}{handle.run_id}/change/", ACTIONS, WORKERS):
+    for address in (RUNS, f"{RUNS}console/runs/{handle.run_id}/", ACTIONS, WORKERS):
         text = page(admin, address)
         assert not re.search(r"\sstyle=", text)
         assert not re.search(r"\son[a-z]+=", text)

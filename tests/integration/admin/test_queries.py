@@ -11,6 +11,7 @@ from django.test import Client
 
 from temporalex_django.models import Message
 from tests.support.client_flows import Basket, drain
+from tests.support.run_pages import text_of
 
 pytestmark = pytest.mark.django_db
 
@@ -36,8 +37,8 @@ def signed_in(*codenames: str) -> Client:
 
 def test_queries_are_asked_and_answered_on_their_page(run):
     client = signed_in()
-    address = f"{RUNS}{run.run_id}/query/"
-    assert f"{address}?name=upto" in client.get(f"{RUNS}{run.run_id}/change/").content.decode()
+    address = f"{RUNS}console/runs/{run.run_id}/query/"
+    assert f"{address}?name=upto" in text_of(client, run.run_id)
     assert "Answer" not in client.get(f"{address}?name=items").content.decode()
     before = Message.objects.count()
 
@@ -52,9 +53,9 @@ def test_queries_are_asked_and_answered_on_their_page(run):
 
 def test_without_the_permission_nothing_is_asked(run):
     client = signed_in("view_instance")
-    address = f"{RUNS}{run.run_id}/query/?name=items"
+    address = f"{RUNS}console/runs/{run.run_id}/query/?name=items"
 
-    assert "/query/?name" not in client.get(f"{RUNS}{run.run_id}/change/").content.decode()
+    assert "/query/?name" not in text_of(client, run.run_id)
     assert "requires the permission" in client.get(address).content.decode()
     response = client.post(address, {"token": "t"})
     assert response.status_code == 403

@@ -12,6 +12,7 @@ from django.test import Client
 from temporalex_django import Err, Ok, RetryPolicy, Workflow, activity, api
 from temporalex_django.models import ActivityTask, Instance
 from tests.support.client_flows import Failing, drain
+from tests.support.run_pages import text_of
 
 pytestmark = pytest.mark.django_db
 
@@ -59,9 +60,7 @@ def blind() -> Client:
 
 
 def page(client: Client, run: Any) -> str:
-    response = client.get(f"{RUNS}{run}/change/")
-    assert response.status_code == 200
-    return response.content.decode()
+    return text_of(client, run)
 
 
 def test_a_failed_run_says_why_above_everything_else(admin):
@@ -69,8 +68,8 @@ def test_a_failed_run_says_why_above_everything_else(admin):
     drain()
 
     text = page(admin, raised.run_id)
-    assert text.index("LookupError") < text.index("tx-now")
-    assert "nowhere" in text[: text.index("tx-now")]
+    assert text.index("LookupError") < text.index("tx-parts")
+    assert "nowhere" in text[: text.index("tx-parts")]
     assert "card 4711" in page(admin, given.run_id)
     for run in (raised, given):
         hidden = page(blind(), run.run_id) if run is raised else ""
@@ -85,7 +84,7 @@ def test_an_activity_that_is_tried_again_says_why_and_when(admin):
     assert task.attempt == 1, "the activity was not tried"
 
     text = page(admin, task.run_id)
-    first = text[: text.index("tx-now")]
+    first = text[: text.index("tx-parts")]
     assert "ConnectionError" in first
     assert "&lt;b&gt;refused&lt;/b&gt; by 4711" in first
     assert "1 / 20" in first
@@ -99,5 +98,5 @@ def test_a_child_links_to_its_parent_and_back(admin):
     drain()
     child = Instance.objects.get(workflow_id="the-child")
 
-    assert f"{RUNS}{child.pk}/change/" in page(admin, parent.run_id)
-    assert f"{RUNS}{parent.run_id}/change/" in page(admin, child.pk)
+    assert f"{RUNS}console/runs/{child.pk}/" in page(admin, parent.run_id)
+    assert f"{RUNS}console/runs/{parent.run_id}/" in page(admin, child.pk)

@@ -16,11 +16,12 @@ from django.test import Client
 from temporalex_django import Ok, Unique, Workflow
 from temporalex_django.models import Instance, OperatorAction
 from tests.support.client_flows import drain
+from tests.support.run_pages import text_of
 
 pytestmark = pytest.mark.django_db
 
 RUNS = "/admin/temporalex_django/instance/"
-START = f"{RUNS}start/"
+START = f"{RUNS}console/runs/start/"
 
 
 @dataclass
@@ -141,7 +142,7 @@ def test_a_run_is_started_with_what_the_form_says(admin):
     drain()
 
     run = Instance.objects.get()
-    assert response.redirect_chain[-1][0] == f"{RUNS}{run.pk}/change/"
+    assert response.redirect_chain[-1][0] == f"{RUNS}console/runs/{run.pk}/"
     assert "Started o-1." in response.content.decode()
     assert run.workflow_id == "o-1"
     assert run.input == {"customer": "ann", "card": {"number": "DE89-3704-0044", "holder": "Ann"}, "quantity": 2}
@@ -207,7 +208,7 @@ def test_an_id_that_is_taken_is_refused_and_a_form_posted_twice_starts_once(admi
 def test_another_one_like_it_begins_with_its_input_but_for_what_is_redacted(admin):
     start(admin, "test.AdminOrders", identity="o-1", **ORDER)
     run = Instance.objects.get()
-    text = admin.get(f"{RUNS}{run.pk}/change/").content.decode()
+    text = text_of(admin, run.pk)
     address = f"{START}?workflow=test.AdminOrders&amp;like={run.pk}"
     assert address in text
 

@@ -65,8 +65,8 @@ def test_the_runs_of_an_object_stand_on_its_page_with_what_can_be_done(group, ru
 
     assert "b-1" in page
     assert "of another" not in page
-    own = f"/own/temporalex_django/instance/{run.run_id}"
-    assert f'href="{own}/change/"' in page
+    own = f"/own/temporalex_django/instance/console/runs/{run.run_id}"
+    assert f'href="{own}/"' in page
     assert f'href="{own}/do/terminate/"' in page
     assert f"{own}/message/?kind=update&amp;name=add" in page
     assert "temporalex_django/admin.css" in page
@@ -93,8 +93,8 @@ def test_nothing_is_shown_where_there_is_no_page_of_runs_and_odd_keys_do_no_harm
 
 def test_all_that_is_done_stays_under_that_site(group, run):
     client = signed_in()
-    own = f"/own/temporalex_django/instance/{run.run_id}"
-    page = text(client, f"{own}/change/")
+    own = f"/own/temporalex_django/instance/console/runs/{run.run_id}"
+    page = text(client, f"{own}/")
     assert "/admin/temporalex_django" not in page
     assert f'href="/own/auth/group/{group.pk}/change/"' in page  # its subject
     form = text(client, f"{own}/do/terminate/")
@@ -102,8 +102,8 @@ def test_all_that_is_done_stays_under_that_site(group, run):
 
     response = client.post(f"{own}/do/terminate/", {"token": token[1], "reason": "over"})
 
-    assert response["Location"] == f"{own}/change/"
+    assert response["Location"] == f"{own}/"
     assert Instance.objects.get(workflow_id="b-1").status == "terminated"
     assert "b-1" in text(client, "/own/temporalex_django/operatoraction/")
     assert "Start a run" in text(client, "/own/temporalex_django/instance/")
-    assert '="/admin/' not in text(client, "/own/temporalex_django/instance/start/")
+    assert '="/admin/' not in text(client, "/own/temporalex_django/instance/console/runs/start/")

@@ -119,7 +119,7 @@ def started(cls: type[Workflow], start_worker: Any) -> Any:
 
 
 def page(client: Client, run: Any) -> str:
-    response = client.get(f"{RUNS}{run}/change/")
+    response = client.get(f"{RUNS}console/runs/{run}/")
     assert response.status_code == 200
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", response.content.decode())))
 

@@ -79,7 +79,7 @@ def test_each_read_of_a_forgotten_run_says_why_there_is_nothing(forgotten: Any, 
             call()
     with pytest.raises(errors.WorkflowClosed):
         forgotten.signal("late")
-    page = admin_client.get(f"/admin/temporalex_django/instance/{forgotten.run_id}/change/")
+    page = admin_client.get(f"/admin/temporalex_django/instance/console/runs/{forgotten.run_id}/")
     assert "The Temporal cluster has deleted this run, and its history with it." in page.content.decode()
     api_client = APIClient()
     api_client.force_authenticate(page.wsgi_request.user)

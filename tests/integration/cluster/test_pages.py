@@ -104,7 +104,7 @@ def admin(client: Client) -> Client:
 
 
 def page(client: Client, run: Any) -> str:
-    response = client.get(f"{RUNS}{run}/change/")
+    response = client.get(f"{RUNS}console/runs/{run}/")
     assert response.status_code == 200
     return " ".join(response.content.decode().split())
 
@@ -204,12 +204,12 @@ def test_the_page_shows_activities_history_and_timers_as_for_other_runs(order: A
     assert "printed" in table  # the details of a heartbeat
     assert ">atomic<" not in table
     assert "Switch off" in table
-    assert f"{RUNS}{order.run_id}/do/skip_timer/?seq=4" in text
+    assert f"{RUNS}console/runs/{order.run_id}/do/skip_timer/?seq=4" in text
     history = text[text.index('id="history"') :]
     assert "ActivityScheduled" in history
     assert "not available" not in text
     for operation in ("retry_activity", "complete_activity", "fail_activity"):
-        assert f"{RUNS}{order.run_id}/do/{operation}/?seq=1" in text, operation
+        assert f"{RUNS}console/runs/{order.run_id}/do/{operation}/?seq=1" in text, operation
 
 
 def test_the_history_is_compared_with_the_code(order: Any, admin: Client, monkeypatch: Any) -> None:
@@ -223,14 +223,14 @@ def test_the_history_is_compared_with_the_code(order: Any, admin: Client, monkey
 
 
 def compare(handle: Any, admin: Client) -> str:
-    address = f"{RUNS}{handle.run_id}/compare/"
+    address = f"{RUNS}console/runs/{handle.run_id}/compare/"
     token = re.search(r'name="token" value="([^"]+)"', admin.get(address).content.decode())
     assert token is not None
     return admin.post(address, {"token": token[1]}).content.decode()
 
 
 def test_a_button_of_an_activity_does_what_it_says(order: Any, admin: Client) -> None:
-    address = f"{RUNS}{order.run_id}/do/fail_activity/?seq=1"
+    address = f"{RUNS}console/runs/{order.run_id}/do/fail_activity/?seq=1"
     form = admin.get(address)
     token = re.search(r'name="token" value="([^"]+)"', form.content.decode())
     assert token is not None
@@ -280,8 +280,8 @@ def test_a_run_and_its_child_link_to_each_other(worker: None, admin: Client) -> 
     parent = PagedParent.start("paged", id="paged")
     child = wait_for(lambda: Instance.objects.filter(workflow_id="paged-child").first())
 
-    assert f"{RUNS}{child.pk}/change/" in page(admin, parent.run_id)
-    assert f"{RUNS}{parent.run_id}/change/" in page(admin, child.pk)
+    assert f"{RUNS}console/runs/{child.pk}/" in page(admin, parent.run_id)
+    assert f"{RUNS}console/runs/{parent.run_id}/" in page(admin, child.pk)
     parent.terminate()
 
 

@@ -109,7 +109,7 @@ def test_rows_are_chosen_looked_at_and_acted_on(admin: Client) -> None:
     assert "already closed" in page
     assert "<b>b" not in page
     assert "<i>spring" not in page
-    assert f"{RUN}{runs[0]}/change/" in page
+    assert f"{RUN}console/runs/{runs[0]}/" in page
     assert statuses()["left"] == "waiting"
     assert "Terminate: 3 runs" in admin.get(JOBS).content.decode()
     assert OperatorAction.objects.get(action="start_bulk").source == "admin"

@@ -79,7 +79,7 @@ def test_the_task_says_so_in_every_interface(told: list[dict[str, Any]]) -> None
     listed_page = browser(manager).get(f"{INBOX}?whose=all")
     assert "Nobody can decide" in text(listed_page)
     assert re.search(r'<a href="[^"]*">Pay it</a>', listed_page.content.decode())  # nothing else is in the link
-    run_page = text(browser(manager).get(f"/admin/temporalex_django/instance/{task.run_id}/change/"))
+    run_page = text(browser(manager).get(f"/admin/temporalex_django/instance/console/runs/{task.run_id}/people/"))
     assert "Nobody is left" in run_page
     done = shell("tasks", "show", task.pk, "--json")
     assert json.loads(done.out)["nobody_left"] is True

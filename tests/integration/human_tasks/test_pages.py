@@ -95,7 +95,7 @@ def test_the_inbox_of_the_console(task: HumanTask) -> None:
 
     assert op.get(ENTRY)["Location"] == INBOX
     assert op.get(f"{ENTRY}{task.pk}/change/")["Location"] == f"/tasks/{task.pk}/"
-    of_run = op.get(f"/admin/temporalex_django/instance/{task.run_id}/change/").content.decode()
+    of_run = op.get(f"/admin/temporalex_django/instance/console/runs/{task.run_id}/people/").content.decode()
     (address,) = re.findall(r'<a href="([^"]*)">Approve invoice 4711', of_run)
     assert "Approve invoice 4711" in text(op.get(address, follow=True))
 

@@ -74,7 +74,7 @@ def pages(browsing: Client, task: HumanTask, other: HumanTask) -> dict[str, str]
         "closed task": f"{INBOX}{task.pk}/",
         "open task": f"{INBOX}{other.pk}/",
         "runs": RUN,
-        "run": f"{RUN}{task.run_id}/change/",
+        "run": f"{RUN}console/runs/{task.run_id}/",
     }
     return {name: text(browsing.get(address, follow=True)) for name, address in found.items()}
 

@@ -6,6 +6,7 @@ import io
 import json
 from contextlib import nullcontext
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.contrib import admin
@@ -20,7 +21,9 @@ from rest_framework.test import APIClient
 from temporalex_django import Workflow, WorkflowHandle, api, conf, errors
 from temporalex_django.access import AccessPolicy
 from temporalex_django.admin import InstanceAdmin
+from temporalex_django.admin.base import AdminMount
 from temporalex_django.authoring.requests import StartRequest
+from temporalex_django.console.run.page import RunPageView
 from temporalex_django.models import Chain, Instance, Message, OperatorAction
 from temporalex_django.operations.base import Actor
 from temporalex_django.operations.runs.start import Start
@@ -209,9 +212,10 @@ def test_the_admin_has_the_runs_of_the_tenant_in_lists_and_one_by_one(red: Any, 
         for listed in (RUNS, f"{RUNS}console/runs/", f"{RUNS}console/"):
             page = client.get(listed).content.decode()
             assert ("red-1" in page or listed.endswith("console/"), "blue-1" in page) == (True, False)
-        assert client.get(f"{RUNS}{red.run_id}/change/").status_code == 200
-        there, nowhere = (client.get(f"{RUNS}{ref}/change/") for ref in (blue.run_id, "0" * 32))
-        assert (there.status_code, there["Location"]) == (nowhere.status_code, nowhere["Location"])
+        assert client.get(f"{RUNS}console/runs/{red.run_id}/").status_code == 200
+        there, nowhere = (client.get(f"{RUNS}console/runs/{ref}/") for ref in (blue.run_id, UUID(int=7)))
+        assert (there.status_code, nowhere.status_code) == (404, 404)
+        assert "blue" not in there.content.decode()
         assert "blue" not in client.get(f"{RUNS}{blue.run_id}/history/", follow=True).content.decode()
         assert "blue-1" not in client.get(f"{RUNS}?q={blue.run_id}").content.decode()
         audit = client.get(f"{ACTIONS}?who=all").content.decode()
@@ -225,11 +229,14 @@ def test_a_get_queryset_of_a_model_admin_narrows_the_runs_page_too(red: Any, blu
         def get_queryset(self, request: Any) -> Any:
             return super().get_queryset(request).filter(workflow_id__startswith="red-")
 
-    ours, request = Narrow(Instance, admin.AdminSite("ours")), rf.get("/")
+    here, request = admin.AdminSite("ours"), rf.get("/")
+    here.register(Instance, Narrow)
+    ours: Any = here._registry[Instance]
     request.user = get_user_model().objects.create_superuser("root")
+    view = RunPageView(AdminMount(here))
 
-    assert ours.find_run(request, red.run_id).workflow_id == "red-1"
-    assert ours.find_run(request, blue.run_id) is None
+    assert view.find_run(request, red.run_id).workflow_id == "red-1"  # type: ignore[union-attr]
+    assert view.find_run(request, blue.run_id) is None
     assert [run.workflow_id for run in ours.get_changelist_instance(request).get_queryset(request)] == ["red-1"]
 
 
@@ -239,7 +246,7 @@ def test_the_runs_of_a_chain_are_narrowed_too() -> None:
     drain()
     first, *_ = chain.run_ids
     Instance.objects.filter(pk=first).update(workflow_id="blue-9")
-    page = site(person("red-ann", is_staff=True)).get(f"{RUNS}{chain.run_ids[-1]}/change/").content.decode()
+    page = site(person("red-ann", is_staff=True)).get(f"{RUNS}console/runs/{chain.run_ids[-1]}/").content.decode()
 
     assert first not in page
 
@@ -318,7 +325,7 @@ def test_a_policy_that_fails_shows_nothing_and_does_nothing(red: Any, policy: st
         for address in (URL, f"{URL}red-1/", f"{URL}red-1/events/"):
             assert client.get(address).status_code == 500
         assert client.post(f"{URL}red-1/signals/note/", {}, format="json").status_code == 500
-        for address in (RUNS, f"{RUNS}{red.run_id}/change/", ACTIONS):
+        for address in (RUNS, f"{RUNS}console/runs/{red.run_id}/", ACTIONS):
             assert pages.get(address).status_code == 500
         with pytest.raises((RuntimeError, errors.NotConfigured)):
             red.signal("note", by=ann)

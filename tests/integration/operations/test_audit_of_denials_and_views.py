@@ -59,11 +59,14 @@ def rows(**which: Any) -> list[tuple[Any, ...]]:
 def test_what_somebody_may_not_do_is_noted_in_each_face(run: Any) -> None:
     ann = browser("ann", "view_instance")
     assert ann.post(f"{RUN}terminate/", {}, content_type="application/json").status_code == 403
-    assert ann.post(f"{PAGES}{run.run_id}/do/cancel/", {"token": uuid4().hex, "reason": "x"}).status_code == 403
+    assert (
+        ann.post(f"{PAGES}console/runs/{run.run_id}/do/cancel/", {"token": uuid4().hex, "reason": "x"}).status_code
+        == 403
+    )
     with pytest.raises(errors.ActionNotPermitted):
         run.query("items", by=stored("bob"))
     eve = browser("eve")
-    assert eve.get(f"{PAGES}{run.run_id}/change/").status_code == 403
+    assert eve.get(f"{PAGES}console/runs/{run.run_id}/").status_code == 403
     assert eve.get(RUN).status_code == 403
 
     assert rows(denied=True) == [
@@ -107,9 +110,11 @@ def test_what_a_face_rolls_back_is_noted_and_logged_once(face: str, caplog: pyte
     with caplog.at_level(logging.WARNING, logger="temporalex_django.operations"):
         if face == "start in the admin":
             form = {"token": "t", "identity": "blue-9", "payload": "null"}
-            answer = ann.post(f"{PAGES}start/?workflow=test.Basket", form)
+            answer = ann.post(f"{PAGES}console/runs/start/?workflow=test.Basket", form)
         elif face == "admin":
-            answer = ann.post(f"{PAGES}{red.run_id}/do/fork/", {"token": "t", "reason": "r", "input_id": "blue-9"})
+            answer = ann.post(
+                f"{PAGES}console/runs/{red.run_id}/do/fork/", {"token": "t", "reason": "r", "input_id": "blue-9"}
+            )
         elif face == "start with a key":
             answer = ann.post("/api/instances/", start, content_type="application/json", headers=headers)
         else:
@@ -161,18 +166,18 @@ def test_a_transaction_that_is_broken_is_left_alone(run: Any) -> None:
 @pytest.mark.django_db(transaction=True)
 def test_payloads_that_people_read_are_noted_once_a_minute(run: Any) -> None:
     ann = browser("ann", "view_instance", "view_payload")
-    for address in (f"{RUN}events/", RUN, f"{PAGES}{run.run_id}/change/"):
+    for address in (f"{RUN}events/", RUN, f"{PAGES}console/runs/{run.run_id}/"):
         assert ann.get(address).status_code == 200
     assert rows() == [("ann", "view_payload", "rest", "b-1")]
     cache.clear()  # as after a minute
-    assert ann.get(f"{PAGES}{run.run_id}/change/").status_code == 200
+    assert ann.get(f"{PAGES}console/runs/{run.run_id}/").status_code == 200
     assert rows()[1:] == [("ann", "view_payload", "admin", "b-1")]
 
 
 def test_who_sees_no_payloads_reads_none_and_code_is_not_asked(run: Any) -> None:
     viewer, ann = browser("viewer", "view_instance"), stored("ann", f"{APP}.view_instance", f"{APP}.view_payload")
     assert viewer.get(f"{RUN}events/").status_code == 200
-    assert viewer.get(f"{PAGES}{run.run_id}/change/").status_code == 200
+    assert viewer.get(f"{PAGES}console/runs/{run.run_id}/").status_code == 200
     assert run.history(by=ann)
     assert not OperatorAction.objects.exists()
 
@@ -304,7 +309,7 @@ def test_what_a_child_redacts_is_redacted_in_the_history_of_its_parent() -> None
     assert shown["ChildStarted"]["args"] == {"card": "[redacted]", "cents": 5}
     assert shown["ChildCompleted"]["result"] == {"card": "[redacted]", "paid": True}
     site = browser("root", "view_instance", "view_payload")
-    for address in ("/api/instances/shop-1/events/", f"{PAGES}{shop.run_id}/change/"):
+    for address in ("/api/instances/shop-1/events/", f"{PAGES}console/runs/{shop.run_id}/raw/"):
         page = site.get(address).content.decode()
         assert "cents" in page
         assert "card 4711" not in page

@@ -15,6 +15,7 @@ from django.test import Client, override_settings
 from temporalex_django import Ok, Workflow, activity, api
 from temporalex_django.models import Instance, OperatorAction
 from tests.support.client_flows import drain
+from tests.support.run_pages import text_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.of_the_tables("rows of histories")]
 
@@ -65,7 +66,7 @@ def login(client: Client, *permissions: str) -> Client:
 
 
 def compared(client: Client, run: Instance) -> tuple[int, str]:
-    address = f"{RUNS}{run.pk}/compare/"
+    address = f"{RUNS}console/runs/{run.pk}/compare/"
     token = re.search(r'name="token" value="([^"]+)"', client.get(address).content.decode())
     answer = client.post(address, {"token": "" if token is None else token[1]})
     return answer.status_code, html.unescape(answer.content.decode())
@@ -75,7 +76,7 @@ def test_both_values_stand_side_by_side(client: Client, run: Instance) -> None:
     Pays.amount, Pays.seconds = 12, 90
     client = login(client, "view_instance", "view_payload")
 
-    assert LINK in client.get(f"{RUNS}{run.pk}/change/").content.decode()
+    assert LINK in text_of(client, run.pk)
     status, text = compared(client, run)
     rows = re.findall(r"<tr><td class=\"tx-number\">(\d+)</td>(.*?)</tr>", text, re.DOTALL)
     inputs, durations = (re.findall(r"<code[^>]*>(.*?)</code>", row) for _, row in rows)
@@ -96,7 +97,7 @@ def test_without_the_permission_there_is_no_link_and_no_page(client: Client, run
     Pays.card = "4111-new"
     client = login(client, "view_instance")
 
-    assert LINK not in client.get(f"{RUNS}{run.pk}/change/").content.decode()
+    assert LINK not in text_of(client, run.pk)
     status, text = compared(client, run)
     assert status == 403
     assert "4111" not in text
@@ -125,7 +126,7 @@ def test_code_that_fails_in_the_replay_says_so(client: Client, run: Instance) ->
 def test_code_of_workers_alone_is_not_run_in_a_web_process(client: Client, run: Instance) -> None:
     client = login(client, "view_instance", "view_payload")
     with override_settings(TEMPORALEX={"UPDATES_IN": "workers"}):
-        assert LINK not in client.get(f"{RUNS}{run.pk}/change/").content.decode()
+        assert LINK not in text_of(client, run.pk)
         status, text = compared(client, run)
 
     assert status == 409 or "temporalex replay" in text

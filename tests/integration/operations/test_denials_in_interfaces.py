@@ -15,8 +15,8 @@ from django.test import Client, RequestFactory, override_settings
 from django.test.utils import CaptureQueriesContext
 
 from temporalex_django import Ok, VersionedWorkflow, Workflow, WorkflowHandle, api, errors
+from temporalex_django.admin.instance import InstanceAdmin
 from temporalex_django.admin.read_only import OperatorActionAdmin
-from temporalex_django.admin.run.instance import InstanceAdmin
 from temporalex_django.models import BulkJob, Instance, OperatorAction
 from temporalex_django.operations import audit
 from temporalex_django.operations.base import Actor
@@ -25,6 +25,7 @@ from tests.app.graphs import Order
 from tests.support import tenants
 from tests.support.client_flows import Basket, drain
 from tests.support.people import stored
+from tests.support.run_pages import text_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -83,18 +84,17 @@ def rows(**which: Any) -> list[tuple[Any, ...]]:
 def test_each_page_of_the_admin_notes_whom_it_refuses() -> None:
     run = Basket.start(id="a-1")
     drain()
-    one, many = f"{RUNS}{run.run_id}/", f"console/runs/bulk/?action=terminate&run={run.run_id}"
+    one, many = f"{RUNS}console/runs/{run.run_id}/", f"console/runs/bulk/?action=terminate&run={run.run_id}"
     viewer, starter = person("viewer", "view_instance"), person("starter", "view_instance", "start_instance")
     chooser = person("chooser", "bulk_actions", "terminate_instance")
     job = StartBulk("terminate", runs=[str(run.run_id)], by=Actor(user=chooser)).execute()
     of_a, of_none = ("test.Basket", "a-1"), ("", "")
     tried: list[tuple[Any, str, tuple[str, ...]]] = [
-        (viewer, f"{RUNS}start/?workflow=test.Basket", ("start", "test.Basket", "")),
-        (starter, f"{RUNS}start/?workflow=test.RefusedHidden", ("start", "test.RefusedHidden", "")),
+        (viewer, f"{RUNS}console/runs/start/?workflow=test.Basket", ("start", "test.Basket", "")),
+        (starter, f"{RUNS}console/runs/start/?workflow=test.RefusedHidden", ("start", "test.RefusedHidden", "")),
         (viewer, f"{one}do/terminate/", ("terminate", *of_a)),  # without the reason that it takes
         (viewer, f"{one}query/?name=items", ("query", *of_a)),
         (viewer, f"{one}message/?kind=signal&name=note", ("signal", *of_a)),
-        (viewer, f"{one}change/", ("change", *of_a)),
         (viewer, f"{RUNS}{many}", ("start_bulk", *of_none)),
         (chooser, f"{RUNS}{many}", ("view", *of_none)),
         (chooser, RUNS, ("view", *of_none)),
@@ -147,7 +147,7 @@ def test_attempts_at_other_things_are_other_rows_up_to_a_hundred(caplog: pytest.
 
 def test_a_form_like_another_run_is_a_read() -> None:
     run = Basket.start({"card": "secret-77"}, id="a-1")
-    page = f"{RUNS}start/?workflow=test.Basket"
+    page = f"{RUNS}console/runs/start/?workflow=test.Basket"
     codes = ("view_instance", "start_instance")
     blind, ann = browser(person("blind", *codes)), browser(person("ann", *codes, "view_payload"))
     assert "secret-77" not in blind.get(f"{page}&like={run.run_id}").content.decode()
@@ -257,9 +257,9 @@ def test_a_parent_of_another_tenant_is_not_told() -> None:
         user = person(name, "view_instance")
         with override_settings(TEMPORALEX={} if among else {"ACCESS_POLICY": tenants.POLICY}):
             client, out = browser(user), StringIO()
-            page = client.get(f"{RUNS}{child.pk}/change/").content.decode()
-            summary = page[page.index("<dl") :].split("</dl>")[0]
-            assert (f"{RUNS}{mother.run_id}/" in summary, "red-mother" in summary) == (among, among), name
+            page = text_of(client, child.pk)
+            summary = page[page.index("tx-facts-line") :].split("</p>")[0]
+            assert (f"{RUNS}console/runs/{mother.run_id}/" in summary, "red-mother" in summary) == (among, among), name
             listed = {one["id"]: one["parent_run_id"] for one in client.get(REST).json()["results"]}
             alone = client.get(f"{REST}{child.pk}/").json()["parent_run_id"]
             call_command("temporalex", "describe", str(child.pk), "--as-user", name, stdout=out)

@@ -17,6 +17,7 @@ from temporalex_django.liveness.recovery import release_activities
 from temporalex_django.models import ActivityTask, FailedAttempt, HistoryEvent, Instance
 from temporalex_django.testing import drain
 from tests.support.commands import shell
+from tests.support.run_pages import text_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.of_the_tables("rows of attempts")]
 
@@ -102,7 +103,7 @@ def test_the_last_attempts_are_kept_with_their_run_and_shown_everywhere(client: 
     run = Instance.objects.get()
 
     shown = api_client.get(f"/api/instances/{run.pk}/").json()["attempts"]
-    page = client.get(f"/admin/temporalex_django/instance/{run.pk}/change/").content.decode()
+    page = text_of(client, run.pk)
     described = shell("describe", "k").out
 
     assert rows == [(1, "failed"), (2, "failed")]
@@ -132,7 +133,7 @@ def test_twenty_attempts_are_kept_and_a_failed_run_says_where_it_raised(client: 
     assert [*FailedAttempt.objects.values_list("attempt", flat=True)] == [*range(6, 26)]
 
     client.force_login(get_user_model().objects.create_superuser("root"))
-    page = client.get(f"/admin/temporalex_django/instance/{run.pk}/change/").content.decode()
+    page = text_of(client, run.pk)
     assert f"Raised at <code>{run.cause.rpartition(' at ')[2]}</code>" in page
     assert "<summary>Traceback</summary>" in page
 
@@ -155,7 +156,7 @@ def test_attempts_stay_visible_when_a_later_one_succeeded(client: Client, waits:
     api_client.force_authenticate(user)
     client.force_login(user)
 
-    page = client.get(f"/admin/temporalex_django/instance/{run.pk}/change/").content.decode()
+    page = text_of(client, run.pk)
 
     assert run.status == ("waiting" if waits else "completed")
     assert "Attempts that failed" in page

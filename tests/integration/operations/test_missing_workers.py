@@ -18,6 +18,7 @@ from temporalex_django import Ok, RetryPolicy, Workflow, activity
 from temporalex_django.models import ActivityTask, Chain, Worker
 from tests.support.client_flows import Basket, Sleepy, drain
 from tests.support.commands import shell
+from tests.support.run_pages import text_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.of_the_tables("runs that workers of the tables do not take")]
 
@@ -60,11 +61,11 @@ def worker(*classes: type[Workflow], activities: Iterable[Any] = (), queues: Ite
 
 
 def page(client: Client, run: Any) -> str:
-    return client.get(f"{RUNS}{run.run_id}/change/").content.decode()
+    return text_of(client, run.run_id)
 
 
 def said(client: Client, run: Any) -> str:
-    found = re.search(r'class="tx-said[^>]*>([^<]+)<', page(client, run))
+    found = re.search(r'class="tx-said[^>]*>.*</span> ([^<]+)</p>', page(client, run))
     assert found is not None
     return found[1]
 

@@ -214,7 +214,7 @@ def test_markup_in_the_name_of_an_error_is_text_on_the_pages(client: Client) -> 
         for address in (
             "/admin/temporalex_django/instance/console/",
             "/admin/temporalex_django/instance/console/runs/",
-            f"/admin/temporalex_django/instance/{run.pk}/change/",
+            f"/admin/temporalex_django/instance/console/runs/{run.pk}/",
         )
     ]
 

@@ -35,6 +35,7 @@ from temporalex_django.models import Instance, OperatorAction
 from temporalex_django.testing import drain
 from tests.support import tenants
 from tests.support.people import stored
+from tests.support.run_pages import text_of
 
 pytestmark = pytest.mark.django_db
 
@@ -119,7 +120,7 @@ def everywhere(handle: Any, user: Any) -> dict[str, str]:
         for verb in ("", "events/", "result/", "updates/pay/?id=u-1", *SHAPES)
     }
     found["list"] = client.get(URL).content.decode()
-    found["page"] = pages.get(f"{RUNS}{handle.run_id}/change/").content.decode()
+    found["page"] = text_of(pages, handle.run_id)
     found["console list"] = pages.get(f"{RUNS}console/runs/").content.decode()
     found["history"] = repr(handle.history(by=user))
     found["describe"] = repr(handle.describe(by=user))
@@ -265,7 +266,7 @@ def test_messages_in_the_inbox_and_operators_addresses() -> None:
     ann = person("view_operatoraction", staff=True)
     pages, row = Client(), OperatorAction.objects.get()
     pages.force_login(ann)
-    addresses = (f"{RUNS}{handle.run_id}/change/", ACTIONS, f"{ACTIONS}{row.pk}/change/")
+    addresses = (f"{RUNS}console/runs/{handle.run_id}/audit/", ACTIONS, f"{ACTIONS}{row.pk}/change/")
 
     for address in addresses:
         text = pages.get(address).content.decode()

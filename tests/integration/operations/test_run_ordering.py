@@ -79,7 +79,7 @@ def test_the_same_everywhere_and_in_pages(
         assert [name for page in back for name in page] == names, order
 
         shown = client.get(f"{RUNS}console/runs/?order={order}").content.decode()
-        assert re.findall(r"/instance/[0-9a-f-]+/change/[^>]*>([^<]+)<", shown) == names
+        assert re.findall(r"/console/runs/[0-9a-f-]{36}/[^>]*>([^<]+)<", shown) == names
         call_command("temporalex", "list", f"--order={order}", "--json")
         assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == names
     assert [run["id"] for run in client.get(f"{API}?order=closed&status=completed&limit=1").json()["results"]] == [

@@ -27,6 +27,7 @@ from temporalex_django.models import Instance, SearchAttribute
 from temporalex_django.models.states import WorkflowStateQuerySet
 from temporalex_django.operations.read.run_filters import apply_filters
 from temporalex_django.testing import drain
+from tests.support.run_pages import text_of
 
 pytestmark = pytest.mark.django_db
 
@@ -296,7 +297,7 @@ def test_the_search_box_of_the_console_takes_conditions_of_the_chosen_class():
         found = client.get(f"{RUNS}console/runs/?{urlencode(asked)}")
         assert found.status_code == expected, found
         text = found.content.decode()
-        return set(re.findall(r"/instance/[0-9a-f-]+/change/[^>]*>([^<]+)<", text)), text
+        return set(re.findall(r"/console/runs/[0-9a-f-]{36}/[^>]*>([^<]+)<", text)), text
 
     runs, text = page(workflow=Invoicing.name)
     assert (len(runs), "or total&gt;=1000" in text or "or total>=1000" in text) == (3, True)
@@ -315,5 +316,5 @@ def test_the_search_box_of_the_console_takes_conditions_of_the_chosen_class():
         runs, text = page(400, **asked)
         assert (runs, said in text, "<x>" in text) == (set(), True, False), asked
     one = Instance.objects.get(workflow_id="a-2")
-    shown = client.get(f"{RUNS}{one.pk}/change/").content.decode()
+    shown = text_of(client, one.pk)
     assert "Search attributes" in shown

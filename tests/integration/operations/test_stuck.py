@@ -73,7 +73,7 @@ def everywhere(client: Client) -> list[set[str]]:
     assert "next:" in doctor.out, doctor.err
     return [
         {run.id for cls in (Stamps, Sleepy) for run in cls.list(stuck=True)},
-        set(re.findall(r"/instance/[0-9a-f-]+/change/[^>]*>([^<]+)<", page)),
+        set(re.findall(r"/console/runs/[0-9a-f-]{36}/[^>]*>([^<]+)<", page)),
         {row["id"] for row in listed},
         {one for one in ids if one in printed},
         {one for one in ids if f" {one}: " in doctor.out},

@@ -136,4 +136,4 @@ def test_times_within_the_bounds_are_shown_in_every_zone(moment: datetime) -> No
         with override_settings(TIME_ZONE=zone):
             assert client.get(f"/api/instances/{handle.id}/").status_code == 200
             assert client.get("/admin/temporalex_django/instance/").status_code == 200
-            assert client.get(f"/admin/temporalex_django/instance/{handle.run_id}/change/").status_code == 200
+            assert client.get(f"/admin/temporalex_django/instance/console/runs/{handle.run_id}/").status_code == 200

@@ -468,11 +468,11 @@ def elsewhere(file: Path) -> Any:
 def test_the_page_of_a_run_shows_its_messages(file: Path, client: Any) -> None:
     client.force_login(get_user_model().objects.create_superuser("root"))
     run = elsewhere(file)
-    page = client.get(reverse("admin:temporalex_django_instance_change", args=[run.run_id])).content.decode()
+    page = client.get(reverse("admin:temporalex_console:run_part", args=[run.run_id, "messages"])).content.decode()
     assert page.count("<td>file.append</td>") == 2
     assert "<strong>Dead letter:</strong> not_possible: " in page
     Chain.objects.update(backend="tables")
-    page = client.get(reverse("admin:temporalex_django_instance_change", args=[run.run_id])).content.decode()
+    page = client.get(reverse("admin:temporalex_console:run_part", args=[run.run_id, "messages"])).content.decode()
     assert "Outgoing messages</caption>" not in page
 
 

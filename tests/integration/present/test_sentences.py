@@ -597,7 +597,7 @@ def _rest(client, address=""):
 
 
 def _page(client, address=""):
-    response = client.get(f"/admin/temporalex_django/instance/{address}")
+    response = client.get(f"/admin/temporalex_django/instance/console/runs/{address}")
     assert response.status_code == 200, response
     return response.content.decode()
 
@@ -648,7 +648,7 @@ def test_a_tag_does_not_follow_the_seconds_of_the_sentence(env):
 
 
 def test_the_page_of_a_run_says_it_first(charging):
-    text = _page(_reader("view_payload")[1], f"{charging.run_id}/change/")
+    text = _page(_reader("view_payload")[1], f"{charging.run_id}/")
 
     said = text.index("Charge the card has failed 8 times since ")
     assert said < text.index("failed on attempt")
@@ -658,10 +658,10 @@ def test_the_page_of_a_run_says_it_first(charging):
 @pytest.mark.usefixtures("asked_then")
 def test_the_page_of_a_run_tells_who_may_decide(env):
     handle = env.start(WriteOffs, value="7")
-    assert "You can decide this." not in _page(_reader()[1], f"{handle.run_id}/change/")
+    assert "You can decide this." not in _page(_reader()[1], f"{handle.run_id}/")
     root = Client()
     root.force_login(get_user_model().objects.create_superuser("root"))
-    assert "You can decide this." in _page(root, f"{handle.run_id}/change/")
+    assert "You can decide this." in _page(root, f"{handle.run_id}/")
 
 
 def test_the_list_of_the_console_says_it_of_open_runs(env, charging, django_assert_max_num_queries):
@@ -669,10 +669,10 @@ def test_the_list_of_the_console_says_it_of_open_runs(env, charging, django_asse
         env.start(SaysLittle, "signal")
     env.start(SaysLittle, "raises")
     _rest_of, pages = _reader()
-    _page(pages, "console/runs/")
+    _page(pages)
     # session, user, two of permissions, ids, runs, activities, workers; workers and numbers of the views
     with django_assert_max_num_queries(11):
-        text = _page(pages, "console/runs/")
+        text = _page(pages)
 
     assert "Charge the card has failed 8 times since " in text
     assert "refused" not in text

@@ -28,6 +28,7 @@ from temporalex_django.present.schedule_diagnosis import schedule_diagnoses
 from temporalex_django.testing import drain
 from temporalex_django.workers.loop import run_until_idle
 from tests.support.commands import shell
+from tests.support.run_pages import text_of
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.of_the_tables("rows that sentences are about")]
 
@@ -100,7 +101,7 @@ def test_a_list_says_blocked_and_names_failed_signals(root: Client) -> None:
     assert ", blocked" in listed
     parent, stuck = Instance.objects.get(workflow_id="s"), Instance.objects.get(workflow_id="b")
     Instance.objects.filter(pk=stuck.pk).update(parent_run_id=parent.pk)
-    family = root.get(f"/admin/temporalex_django/instance/{parent.pk}/change/").content.decode()
+    family = text_of(root, parent.pk)
     assert "tx-blocked" in family.split(str(stuck.pk), 1)[1]
 
 
@@ -221,7 +222,7 @@ def test_a_task_that_nobody_can_decide_is_said(root: Client, whom: Any, why: str
 
     said = shell("doctor").out
     texts = [
-        root.get(f"/admin/temporalex_django/instance/{run.pk}/change/").content.decode(),
+        text_of(root, run.pk),
         root.get(f"/admin/temporalex_django/instance/console/desk/{task.pk}/").content.decode(),
         shell("tasks", "show", str(task.pk), "--as-user", "root").out,
     ]
@@ -266,11 +267,11 @@ def test_a_run_of_a_reset_says_from_which_run_by_whom_and_why(root: Client) -> N
     HistoryEvent.objects.filter(run=new, kind="ActivityScheduled").update(at=timezone.now() - timedelta(hours=2))
     drain()
 
-    page = root.get(f"/admin/temporalex_django/instance/{new.pk}/change/").content.decode()
+    page = text_of(root, new.pk)
     history = timeline_of(new)
 
     assert "Reset of this run to its activation 2 by root" in page
-    assert f"/admin/temporalex_django/instance/{source.pk}/change/" in page
+    assert f"/admin/temporalex_django/instance/console/runs/{source.pk}/" in page
     assert "the site was wrong" in page
     assert f"/admin/temporalex_django/operatoraction/{action.pk}/change/" in page
     (row,) = [row for row in history if row.kind == "activity"]
@@ -279,7 +280,7 @@ def test_a_run_of_a_reset_says_from_which_run_by_whom_and_why(root: Client) -> N
     assert "What people looked at" in page or not OperatorAction.objects.filter(action="read").exists()
 
 
-@pytest.mark.parametrize(("activation", "per_page"), [(0, 100), (2, 1)])
+@pytest.mark.parametrize(("activation", "per_page"), [(0, 20), (2, 1)])
 def test_a_run_of_a_reset_says_so_also_where_the_page_has_no_copied_event(
     root: Client, monkeypatch: pytest.MonkeyPatch, activation: int, per_page: int
 ) -> None:
@@ -291,14 +292,15 @@ def test_a_run_of_a_reset_says_so_also_where_the_page_has_no_copied_event(
     handle.reset(activation, reason="the site was wrong")
     run_until_idle(queues=["default"])
     new = Instance.objects.exclude(pk=source.pk).get()
-    monkeypatch.setattr("temporalex_django.admin.run.history.EVENTS_PER_PAGE", per_page)
+    monkeypatch.setattr("temporalex_django.console.run.timeline.ROWS", per_page)
 
-    page = root.get(f"/admin/temporalex_django/instance/{new.pk}/change/").content.decode()
-    before = root.get(f"/admin/temporalex_django/instance/{source.pk}/change/").content.decode()
+    page = text_of(root, new.pk)
+    before = text_of(root, source.pk)
 
     assert f"Reset of this run to its activation {activation}" in page
     assert (
-        f"/admin/temporalex_django/instance/{source.pk}/change/" in page.partition("tx-origin")[2].partition("</p>")[0]
+        f"/admin/temporalex_django/instance/console/runs/{source.pk}/"
+        in page.partition("tx-origin")[2].partition("</p>")[0]
     )
     assert "the site was wrong" in page
     assert "tx-origin" not in before
@@ -310,7 +312,7 @@ def test_something_that_is_off_can_be_switched_on_from_the_page_of_a_run(root: C
     Long.handle("long").signal("go")
     run_until_idle(queues=["default"])
     run = Instance.objects.get()
-    address = f"/admin/temporalex_django/instance/{run.pk}/change/"
+    address = f"/admin/temporalex_django/instance/console/runs/{run.pk}/"
     assert "Switch on" not in root.get(address).content.decode()
     SwitchOff("activity", "true.wait", reason="tests").execute()
     page = root.get(address).content.decode()

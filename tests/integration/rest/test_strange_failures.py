@@ -65,6 +65,6 @@ def test_a_failure_is_refused_or_delivered(field: str, text: str) -> None:
     assert run.blocked is None
     browser = Client()
     browser.force_login(root)
-    assert browser.get(f"/admin/temporalex_django/instance/{run.pk}/change/").status_code == 200
+    assert browser.get(f"/admin/temporalex_django/instance/console/runs/{run.pk}/").status_code == 200
     for part in ("", "events/", "timeline/"):
         assert client.get(f"/api/instances/{run.pk}/{part}").status_code == 200

@@ -80,7 +80,7 @@ def test_the_progress_of_an_activity_is_shown_with_its_run(tmp_path: Path) -> No
         shown = viewer.get(reverse("temporalex_rest:instance", args=[run.describe().run_id])).json()
         assert shown["activities"][0]["progress"]["total"] == 1000
         assert shown["activities"][0]["progress"]["text"] == ""
-        page = viewer.get(reverse("admin:temporalex_django_instance_change", args=[run.describe().run_id]))
+        page = viewer.get(reverse("admin:temporalex_console:run", args=[run.describe().run_id]))
         assert b'max="1000"' in page.content
         end.touch()
         assert run.result(timeout=60) > 0

@@ -119,7 +119,7 @@ def test_a_failed_activity_is_one_event_without_a_payload(events: list[str]) -> 
     }
     assert event["fingerprint"] == ["temporalex", "activity_failed", "ValueError", "sentry.Order", "sentry.charge"]
     assert event["contexts"]["temporalex"]["run_url"] == (
-        f"https://shop.example/admin/temporalex_django/instance/{run.pk}/change/"
+        f"https://shop.example/admin/temporalex_django/instance/console/runs/{run.pk}/"
     )
     types = [exception["type"] for exception in event["exception"]["values"]]
     assert types == ["LookupError", "ValueError"]

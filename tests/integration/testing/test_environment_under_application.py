@@ -211,7 +211,7 @@ def test_the_faces_find_it_too(env: Any, client: Any) -> None:
     said = api_client.post("/api/instances/depot-4/updates/send/", {"args": "c"}, format="json")
     assert said.json()["result"] == "c at 2026-01-02T00:00:00+00:00", said.content
     client.force_login(boss)
-    page = client.get(f"/admin/temporalex_django/instance/{Instance.objects.get().pk}/change/")
+    page = client.get(f"/admin/temporalex_django/instance/console/runs/{Instance.objects.get().pk}/")
     assert page.status_code == 200 and b"send" in page.content
 
 

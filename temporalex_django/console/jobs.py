@@ -141,7 +141,7 @@ class JobView(_JobsView):
         runs_by_id = {run.pk: run for run in runs}
         if job.action in TASK_ACTIONS:
             return {"page": page, "rows": [self._task_row(request, item) for item in rows]}
-        return {"page": page, "rows": [self._item_row(request, item, runs_by_id.get(item.run_id)) for item in rows]}
+        return {"page": page, "rows": [self._item_row(item, runs_by_id.get(item.run_id)) for item in rows]}
 
     def _task_row(self, request: HttpRequest, item: BulkItem) -> dict[str, Any]:
         """Return the context of one background task, which its id names."""
@@ -153,7 +153,7 @@ class JobView(_JobsView):
             "why": shorten(item.message or item.code),
         }
 
-    def _item_row(self, request: HttpRequest, item: BulkItem, run: Instance | None) -> dict[str, Any]:
+    def _item_row(self, item: BulkItem, run: Instance | None) -> dict[str, Any]:
         """Return the context of one run, which is None if the user may not see it."""
         return {
             "run": run,

@@ -36,9 +36,10 @@ from temporalex_django.operations.read.background_tasks import (
     list_tasks,
 )
 from temporalex_django.rest import serializers
-from temporalex_django.rest.base import Contract, IdempotentViewSet, Parameter, with_contract, with_idempotency_key
+from temporalex_django.rest.base import IdempotentViewSet, with_idempotency_key
 from temporalex_django.rest.contracts import PAGES
 from temporalex_django.rest.lists import NewestFirstPagination
+from temporalex_django.rest.requests import Contract, Parameter, with_contract
 from temporalex_django.rest.serializers import RecordOut
 
 _FILTERS = (

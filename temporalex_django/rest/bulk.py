@@ -24,16 +24,10 @@ from temporalex_django.operations.bulk import ResumeBulk, StartBulk, StopBulk, j
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.operations.runs.messages import SendSignal
 from temporalex_django.rest import serializers
-from temporalex_django.rest.base import (
-    Contract,
-    IdempotentViewSet,
-    Parameter,
-    SerializerType,
-    with_contract,
-    with_idempotency_key,
-)
+from temporalex_django.rest.base import IdempotentViewSet, with_idempotency_key
 from temporalex_django.rest.contracts import BY_SEQ, PAGES
 from temporalex_django.rest.lists import filter_runs
+from temporalex_django.rest.requests import Contract, Parameter, SerializerType, with_contract
 from temporalex_django.rest.views import InstanceViewSet
 
 _ACTION_NAMES = (SendSignal.name, *STEERING)

@@ -9,8 +9,9 @@ from typing import Any
 from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.rest import serializers
-from temporalex_django.rest.base import MAX_WAIT_SECONDS, Contract, Parameter, Scope, SerializerType
+from temporalex_django.rest.base import MAX_WAIT_SECONDS
 from temporalex_django.rest.lists import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS
+from temporalex_django.rest.requests import Contract, Parameter, Scope, SerializerType
 from temporalex_django.rest.runs import body_class_of
 
 #: Parameter of every address of one run.

@@ -36,14 +36,9 @@ from temporalex_django.operations.fleet.switches import (
 )
 from temporalex_django.operations.read.project_state import lost_workers
 from temporalex_django.rest import serializers
-from temporalex_django.rest.base import (
-    Contract,
-    ContractViewSet,
-    IdempotentViewSet,
-    with_contract,
-    with_idempotency_key,
-)
+from temporalex_django.rest.base import ContractViewSet, IdempotentViewSet, with_idempotency_key
 from temporalex_django.rest.contracts import PAGES, read_contract
+from temporalex_django.rest.requests import Contract, with_contract
 from temporalex_django.rest.serializers import Base, RecordOut, time_field, type_rows_of
 
 # --- fleet ------------------------------------------------------------------------------------------------------------

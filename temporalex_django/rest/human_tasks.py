@@ -24,18 +24,10 @@ from temporalex_django.operations.human_tasks import operations
 from temporalex_django.operations.human_tasks.inbox import candidates_of, find_task, inbox, redact_tasks
 from temporalex_django.operations.human_tasks.operations import Claim, Decide, Delegate, HumanTaskAction, Release
 from temporalex_django.rest import serializers
-from temporalex_django.rest.base import (
-    IDEMPOTENCY_KEY,
-    Contract,
-    IdempotentViewSet,
-    Parameter,
-    SerializerType,
-    translate_key_reuse,
-    with_contract,
-    with_idempotency_key,
-)
+from temporalex_django.rest.base import IdempotentViewSet, translate_key_reuse, with_idempotency_key
 from temporalex_django.rest.contracts import PAGES
 from temporalex_django.rest.lists import DueFirstPages, NewestFirstPagination
+from temporalex_django.rest.requests import IDEMPOTENCY_KEY, Contract, Parameter, SerializerType, with_contract
 from temporalex_django.rest.serializers import Note
 from temporalex_django.rest.views import InstanceViewSet
 

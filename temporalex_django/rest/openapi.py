@@ -16,8 +16,7 @@ from drf_spectacular.settings import patched_settings
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers as fields
 
-from temporalex_django.rest.base import IDEMPOTENCY_KEY, Contract, SerializerType
-from temporalex_django.rest.requests import MEDIA_TYPE
+from temporalex_django.rest.requests import IDEMPOTENCY_KEY, MEDIA_TYPE, Contract, SerializerType
 from temporalex_django.rest.serializers import Base, ProblemOut, VariantsOut
 
 _SETTINGS = {"OAS_VERSION": "3.1.1", "TITLE": "Runs", "VERSION": "1", "POSTPROCESSING_HOOKS": []}

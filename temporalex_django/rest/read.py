@@ -34,10 +34,9 @@ from temporalex_django.present.problems import failure_diagnosis
 from temporalex_django.present.project_view import FailureGroup
 from temporalex_django.present.view_models import Diagnosis, Severity
 from temporalex_django.rest import serializers
-from temporalex_django.rest.base import with_contract
 from temporalex_django.rest.contracts import BY_SEQ, ORDER, PAGES, WAIT, WORKFLOW, read_contract
 from temporalex_django.rest.lists import count_fitting, filter_runs
-from temporalex_django.rest.requests import RETRY_AFTER, wait_slot
+from temporalex_django.rest.requests import RETRY_AFTER, wait_slot, with_contract
 from temporalex_django.rest.runs import RunViewSet, describe_operation
 from temporalex_django.rest.serializers import RecordOut, schema_of
 

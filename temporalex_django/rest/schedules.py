@@ -50,18 +50,15 @@ from temporalex_django.operations.schedules.operations import (
 from temporalex_django.operations.schedules.save import SaveSchedule
 from temporalex_django.rest import serializers
 from temporalex_django.rest.base import (
-    Contract,
     ContractViewSet,
     IdempotentViewSet,
-    Parameter,
-    SerializerType,
     parse_schedule_if_match,
     schedule_etag,
-    with_contract,
     with_idempotency_key,
 )
 from temporalex_django.rest.contracts import PAGES
 from temporalex_django.rest.lists import ByNamePagination, LatestSlotPagination
+from temporalex_django.rest.requests import Contract, Parameter, SerializerType, with_contract
 from temporalex_django.rest.serializers import Base, RecordOut, time_field
 
 T = TypeVar("T")

@@ -22,10 +22,11 @@ from temporalex_django.conf import read
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 from temporalex_django.rest.background_tasks import TASK_ROUTES
-from temporalex_django.rest.base import APP_NAME, Contract, ContractViewSet, with_contract
+from temporalex_django.rest.base import APP_NAME, ContractViewSet
 from temporalex_django.rest.bulk import BulkViewSet
 from temporalex_django.rest.fleet import OutboxViewSet, QueueViewSet, SwitchViewSet, TypeViewSet, WorkerViewSet
 from temporalex_django.rest.human_tasks import HumanTaskViewSet
+from temporalex_django.rest.requests import Contract, with_contract
 from temporalex_django.rest.schedules import ScheduleSlotViewSet, ScheduleViewSet
 from temporalex_django.rest.views import InstanceViewSet
 

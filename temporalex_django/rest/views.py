@@ -29,13 +29,7 @@ from temporalex_django.operations.runs.resume import Resume
 from temporalex_django.operations.runs.start import Start
 from temporalex_django.operations.runs.update import SendUpdate, read_outcome
 from temporalex_django.rest import serializers
-from temporalex_django.rest.base import (
-    IDEMPOTENCY_KEY,
-    Contract,
-    translate_key_reuse,
-    with_contract,
-    with_idempotency_key,
-)
+from temporalex_django.rest.base import translate_key_reuse, with_idempotency_key
 from temporalex_django.rest.contracts import (
     UPDATE_ID,
     WAIT,
@@ -45,7 +39,7 @@ from temporalex_django.rest.contracts import (
     read_contract,
 )
 from temporalex_django.rest.read import RunReadViewSet
-from temporalex_django.rest.requests import RETRY_AFTER, wait_slot
+from temporalex_django.rest.requests import IDEMPOTENCY_KEY, RETRY_AFTER, Contract, wait_slot, with_contract
 
 DEFAULT_WAIT = 5.0
 _RUN_RESPONSE = {200: serializers.RunOut}

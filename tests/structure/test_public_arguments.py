@@ -154,7 +154,6 @@ UNREAD: dict[str, list[str]] = {
             "parse_edited_input:args",
         ),
     ],
-    "console/mount.py": ["run_address:request"],  # as the addresses of other things have it
     # pages of other operations read them
     "console/run/events.py": ["form:run", "act:form"],
     "console/run/messages.py": ["get_success_url:request", "get_success_url:form"],

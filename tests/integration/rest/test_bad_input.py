@@ -20,7 +20,7 @@ from rest_framework.test import APIClient
 from temporalex_django.models import HumanTask, Instance, OperatorAction
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.rest import urls
-from temporalex_django.rest.base import Contract
+from temporalex_django.rest.requests import Contract
 from tests.integration.operations.test_permission_matrix import REST, filled, routes
 from tests.integration.rest.test_instances import URL, assert_problem
 from tests.support.matrix import NIGHTLY, POLICY, standing

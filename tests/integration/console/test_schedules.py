@@ -212,7 +212,7 @@ def test_a_trigger_starts_one_run_and_says_so(admin: Client) -> None:
     assert OperatorAction.objects.filter(action="trigger_schedule", reason="now", actor_name="root").exists()
     drain()
     text = admin.get(page(row)).content.decode()
-    assert f'<a href="{RUNS}{run.pk}/change/">{run.workflow_id}</a>' in text
+    assert f'<a href="{RUNS}console/runs/{run.pk}/">{run.workflow_id}</a>' in text
     assert "triggered by root" in text
 
 
@@ -524,7 +524,7 @@ def test_each_slot_of_the_strip_links_to_its_run_and_a_skip_to_the_run_in_its_wa
         (strip,) = re.findall(r'<ul class="tx-outcomes">(.*?)</ul>', admin.get(address).content.decode())
         skipped, started = strip.split("</li>")[:2]
         assert f"skipped, an earlier run was open ({run.workflow_id})" in skipped
-        assert all(f'<a href="{RUNS}{run.pk}/change/">' in part for part in (skipped, started))
+        assert all(f'<a href="{RUNS}console/runs/{run.pk}/">' in part for part in (skipped, started))
     for number in range(40):
         slot(row, 5 + number, "missed", reason="window")
     (strip,) = re.findall(r'<ul class="tx-outcomes">(.*?)</ul>', admin.get(page(row)).content.decode())

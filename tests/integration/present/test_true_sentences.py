@@ -138,7 +138,7 @@ def test_a_schedule_that_skips_for_ever_is_a_finding(root: Client) -> None:
     assert found.next_step.endswith("doctor b")
     assert found.code in ALERT_CODES
     assert found.text in page.replace("&#x27;", "'")
-    assert page.count(f"/admin/temporalex_django/instance/{run.pk}/") >= 8
+    assert page.count(f"/admin/temporalex_django/instance/console/runs/{run.pk}/") >= 8
     for text in (page, listed):
         assert "Skips its slots" in text
 

@@ -59,8 +59,8 @@ def family_tree(run: Instance, visible_runs: QuerySet[Instance], *, storage: Dja
     path = _visible_path(run, visible_runs, storage=storage) if run.parent_run_id is not None else [run]
     root = path[-1]
     ids = [row[0] for row in storage.sql.select(_DOWN, [root.pk, MAX_LEVELS, MAX_RUNS + 1], ("uuid",))]
-    relatives = visible_runs.filter(pk__in=ids[:MAX_RUNS]).defer(*UNREAD_COLUMNS)
-    runs_by_id = {relative.pk: relative for relative in relatives} | {member.pk: member for member in path}
+    rows = visible_runs.filter(pk__in=ids[:MAX_RUNS]).defer(*UNREAD_COLUMNS)
+    runs_by_id = {relative.pk: relative for relative in rows} | {member.pk: member for member in path}
     children: dict[UUID | None, list[Instance]] = defaultdict(list)
     for member in sorted(runs_by_id.values(), key=lambda each: each.pk):
         if member.pk != root.pk:

@@ -20,6 +20,8 @@ from temporalex_django.present.timeline import TimelineRow
 _FOLD_SHARE: Final = 0.15
 #: Width of a folded gap, and the smallest width of a bar, in percents.
 _FOLD_WIDTH: Final = 7.0
+#: The shortest gap that is folded, in seconds.
+_MIN_FOLD: Final = 5
 _MIN_WIDTH: Final = 0.4
 #: Most gaps that are folded; further ones would leave no width for what happened.
 _MAX_FOLDS: Final = 6
@@ -278,7 +280,7 @@ def _folded_gaps(gaps: Sequence[float], idle: Sequence[int]) -> set[int]:
     total = sum(gaps)
     for number in sorted(idle, key=lambda index: -gaps[index])[:_MAX_FOLDS]:
         # One gap stays, so that the axis has a scale.
-        if gaps[number] < 1 or gaps[number] <= _FOLD_SHARE * total or total - gaps[number] <= 0:
+        if gaps[number] < _MIN_FOLD or gaps[number] <= _FOLD_SHARE * total or total - gaps[number] <= 0:
             break
         folded.add(number)
         total -= gaps[number]

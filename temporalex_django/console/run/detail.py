@@ -197,7 +197,9 @@ class RunDetail:
 
     def _action_context(self) -> dict[str, Any]:
         """Return the buttons: what helps the run in its state, what else is possible, and the rest with the reasons."""
-        links = run_action_links(self.run, self.user, address=self.action_address)
+        links = sorted(
+            run_action_links(self.run, self.user, address=self.action_address), key=lambda link: link.destructive
+        )
         helpful = _helpful_names(self.run)
         return {
             "helpful": [*self._decisions(), *(link for link in links if link.name in helpful and not link.why_not)],

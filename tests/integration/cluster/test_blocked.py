@@ -26,12 +26,12 @@ from temporalex_django.backends.cluster.client import cluster_client
 from temporalex_django.management import doctor
 from temporalex_django.models import Instance
 from temporalex_django.present.diagnosis import diagnose
+from tests.support.run_pages import text_of
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
 
 QUEUE = f"cluster-blocked-{uuid.uuid4().hex[:8]}"
-RUNS = "/admin/temporalex_django/instance/"
 API = "/api/instances/"
 #: The code of the workflows is another one, or has a bug, while it is set.
 changed = threading.Event()
@@ -119,9 +119,7 @@ def started(cls: type[Workflow], start_worker: Any) -> Any:
 
 
 def page(client: Client, run: Any) -> str:
-    response = client.get(f"{RUNS}console/runs/{run}/")
-    assert response.status_code == 200
-    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", response.content.decode())))
+    return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", text_of(client, run))))
 
 
 def command(*arguments: str) -> str:

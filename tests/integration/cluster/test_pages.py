@@ -22,6 +22,7 @@ from django.test import Client
 from temporalex_django import Ok, RetryPolicy, Stop, Workflow, activity, activity_context, api
 from temporalex_django.models import Instance
 from temporalex_django.workers.loop import run_until_idle
+from tests.support.run_pages import text_of
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
@@ -104,9 +105,7 @@ def admin(client: Client) -> Client:
 
 
 def page(client: Client, run: Any) -> str:
-    response = client.get(f"{RUNS}console/runs/{run}/")
-    assert response.status_code == 200
-    return " ".join(response.content.decode().split())
+    return " ".join(text_of(client, run).split())
 
 
 def facts(text: str) -> dict[str, str]:
@@ -306,8 +305,9 @@ def test_a_server_that_does_not_answer_neither_breaks_nor_holds_the_page(
         away = {**cluster, "ADDRESS": f"127.0.0.1:{mute.getsockname()[1]}"}
         settings.TEMPORALEX = {**settings.TEMPORALEX, "CLUSTER": away}
         began = time.monotonic()
-        text = page(admin, handle.run_id)
+        text = text_of(admin, handle.run_id, "")
         took = time.monotonic() - began
+        text += text_of(admin, handle.run_id, "messages", "data")
         activities = admin.get(f"{API}{handle.run_id}/activities/")
         detail = admin.get(f"{API}{handle.run_id}/").json()
 

@@ -421,9 +421,13 @@ def patterns(found: list[Any]) -> Iterator[URLPattern]:
             yield one
 
 
-def many_of_console() -> dict[str, str]:
-    """The queries of the page that operates many runs."""
-    return {f" {a.name}": f"?action={a.name}" for a in STEERING.values() if a.target_kind == "run"}
+def console_pages(name: str, address: str) -> dict[str, str]:
+    """The addresses of a route of the console, by what is behind its name in the matrix."""
+    if name == "bulk":
+        return {f" {a.name}": f"{address}?action={a.name}" for a in STEERING.values() if a.target_kind == "run"}
+    if name == "do":
+        return {f" {action}": address.replace("<slug:action>", action) for action in STEERING}
+    return {"": address.replace("<slug:part>", "timeline")}
 
 
 def whole(answer: Any) -> Any:

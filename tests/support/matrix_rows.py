@@ -13,6 +13,10 @@ REST = schedule_matrix.REST | outbox_matrix.REST | task_matrix.REST
 REST |= {"GET lost_workers": Row(("view_worker",), lambda send: send(), of_run=False)}
 ADMIN = schedule_matrix.ADMIN | outbox_matrix.ADMIN | task_matrix.ADMIN
 ADMIN |= {
+    **{f"instance {page}": Row((), lambda page: page("run"), of_run=False) for page in ("change", "history")},
+    "instance start": Row((), lambda page: page(), of_run=False),
+    "instance console run": Row(("view_instance",), lambda page: page("run")),
+    "instance console run_part": Row(("view_instance",), lambda page: page("run")),
     "humantask changelist": Row((), lambda page: page(), "question", of_run=False),
     "humantask change": Row((), lambda page: page("task"), "question", of_run=False),
     "instance console desk": Row((), lambda page: page(), "question", of_run=False),
@@ -25,7 +29,6 @@ ADMIN |= {
 #: Entries in the admin of what the console has.
 ENTRIES = {
     *(f"{model} changelist" for model in ("bulkjob", "worker", "switchedoff", "schedule", "humantask")),
-    "schedule change",
-    "humantask change",
+    *("instance change", "instance history", "instance start", "schedule change", "humantask change"),
 }
 COMMANDS = schedule_matrix.COMMANDS | outbox_matrix.COMMANDS | task_matrix.COMMANDS

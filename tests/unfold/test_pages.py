@@ -132,7 +132,7 @@ def test_a_schedule_is_written_and_mended(operator: UnfoldOperator) -> None:
     assert "too many positional arguments" in operator.reads
     operator.page.get_by_label("Arguments").fill("[1, 2]")
     operator.page.get_by_role("button", name="Save", exact=True).click()
-    operator.page.wait_for_url("**/change/")
+    operator.page.wait_for_url("**/console/schedules/**")
     assert Schedule.objects.get().task == "tests.app.tasks.add"
 
 
@@ -154,3 +154,6 @@ def test_the_page_of_a_subject_shows_its_runs(operator: UnfoldOperator) -> None:
     run_until_idle()
     operator.opens_page(reverse("admin:auth_group_change", args=[group.pk]))
     assert "basket-1" in operator.reads
+    operator.page.locator(".tx-lead a").first.click()
+    operator.page.wait_for_url("**/console/runs/**")
+    assert "basket-1" in operator.page.inner_text("#tx-main")

@@ -70,9 +70,9 @@ from tests.support.matrix import (
     browser,
     cases,
     command,
+    console_pages,
     django_tasks,
     filled,
-    many_of_console,
     objects,
     patterns,
     standing,
@@ -491,17 +491,15 @@ def test_rest(name: str, asking: str) -> None:
 #: chosen in lists: ``page`` is given what its address names (a key of ``matrix.objects``), what is posted, and a query.
 ADMIN = {
     "instance changelist": Row(LOOK, lambda page: page(), of_run=False),
-    "instance change": Row(LOOK, lambda page: page("run")),
-    "instance history": Row(LOOK, lambda page: page("run")),
-    "instance message": Row(LOOK, lambda page: page("run", query="?kind=signal&name=note")),
-    "instance message post": Row(
+    "instance console message": Row(LOOK, lambda page: page("run", query="?kind=signal&name=note")),
+    "instance console message post": Row(
         (*LOOK, "signal_instance"),
         lambda page: page("run", {"token": token(), "payload": "1"}, query="?kind=signal&name=note"),
     ),
-    "instance query": Row(LOOK, lambda page: page("run", query="?name=items")),
-    "instance compare": Row(LOOK, lambda page: page("run")),
-    "instance compare post": Row(SEE, lambda page: page("run", {"token": token()})),
-    "instance start": Row(("start_instance",), lambda page: page(), of_run=False),
+    "instance console query": Row(LOOK, lambda page: page("run", query="?name=items")),
+    "instance console compare": Row(LOOK, lambda page: page("run")),
+    "instance console compare post": Row(SEE, lambda page: page("run", {"token": token()})),
+    "instance console start": Row(("start_instance",), lambda page: page(), of_run=False),
     "instance delete": Row(None, lambda page: page("run")),
     "instance add": Row(None, lambda page: page(), of_run=False),
     "instance console overview": Row(LOOK, lambda page: page(), of_run=False),
@@ -575,9 +573,11 @@ def steered_pages() -> dict[str, Row]:
     found = {}
     for name, row in STEERED.items():
         if name == plainly(name):
-            found[f"instance do {name}"] = replace(row, takes=LOOK, do=steered_in_the_admin(name, posted=False))
+            found[f"instance console do {name}"] = replace(row, takes=LOOK, do=steered_in_the_admin(name, posted=False))
         takes = (*LOOK, *(row.takes or ()))
-        found[f"instance do {name} post"] = replace(row, takes=takes, do=steered_in_the_admin(name, posted=True))
+        found[f"instance console do {name} post"] = replace(
+            row, takes=takes, do=steered_in_the_admin(name, posted=True)
+        )
         if name == plainly(name) and STEERING[name].target_kind == "run":
             many = (*takes, "bulk_actions")
             found[f"instance console bulk {name} post"] = replace(row, takes=many, do=for_many)
@@ -594,15 +594,13 @@ def pages() -> dict[str, str]:
             for pattern in one.get_urls():
                 if isinstance(pattern, URLResolver):
                     found |= {
-                        f"{name} console {sub.name}{k}": f"{base}{pattern.pattern}{sub.pattern}{v}"
+                        f"{name} console {sub.name}{k}": v
                         for sub in pattern.url_patterns
-                        for k, v in (many_of_console() if sub.name == "bulk" else {"": ""}).items()
+                        for k, v in console_pages(sub.name, f"{base}{pattern.pattern}{sub.pattern}").items()
                     }
                 elif pattern.name:
                     short = pattern.name.removeprefix("temporalex_django_").removeprefix(f"{name}_")
-                    address = f"{base}{pattern.pattern}"
-                    each = {f" {action}": action for action in STEERING} if "<slug:action>" in address else {"": ""}
-                    found |= {f"{name} {short}{k}": address.replace("<slug:action>", v) for k, v in each.items()}
+                    found[f"{name} {short}"] = f"{base}{pattern.pattern}"
             # what leads to one page each takes the same permission
             chosen = {action.partition("_")[0] for action in one.get_actions(request)}
             found |= {f"{name} chosen {action}": base for action in chosen}
@@ -653,7 +651,7 @@ def test_admin(name: str, asking: str) -> None:
     if asking == "anonymous":
         assert (answer.status_code, answer["Location"].partition("?")[0]) == (302, "/admin/login/"), text
     elif row.may(asking):
-        leads_on = (name.endswith(" post") or " chosen " in name) and name != "instance compare post"
+        leads_on = (name.endswith(" post") or " chosen " in name) and name != "instance console compare post"
         assert answer.status_code == (302 if leads_on or name in matrix_rows.ENTRIES else 200), text
         assert (standing() != before) == (leads_on and (" chosen " not in name or name.startswith("outbox")))
         return

@@ -58,6 +58,7 @@ def test_a_schedule_is_made_triggered_and_paused(operator: Operator) -> None:  #
     assert f"Triggered: the run {run.workflow_id} has been started." in operator.reads
     drain()
     operator.presses("link", run.workflow_id)
+    operator.presses("link", "Data")
     assert "the report of Bonn" in operator.reads
     operator.presses("link", "nightly-report")
 

@@ -146,10 +146,14 @@ def test_signals_that_came_before_their_phase_take_several_activations_too(loop:
 def test_signals_that_a_loop_of_waits_finds_take_several_activations_too(
     loop: WorkerLoop, kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop.engine, "_deadlock_timeout", 0.2)
+    """All of them take longer than the limit of a deadlock."""
+    monkeypatch.setattr(loop.engine, "_deadlock_timeout", 1.0)
+    # However quick the machine is, an activation takes few of them.
+    for limit in ("RUN_SECONDS", "MIN_RUN_SECONDS"):
+        monkeypatch.setattr(policy, limit, 0.001)
     loop.storage.inbox_page = 10_000
-    busy = start("Counting", {"spins": spins(1), "ticks": 900})
-    send_ticks(busy, range(900))
+    busy = start("Counting", {"spins": spins(4), "ticks": 300})
+    send_ticks(busy, range(300))
     polls_until(loop, lambda: not left(busy))
     send(busy, "go")
     neighbour = start("Tally")
@@ -161,7 +165,7 @@ def test_signals_that_a_loop_of_waits_finds_take_several_activations_too(
     if not kept:  # another worker takes it, in the middle
         loop.engine.cache.take(busy.run_id)
     polls_until(loop, lambda: not instance(busy).is_open, most=2_000)
-    assert instance(busy).closing_value == {"result": list(range(900))}
+    assert instance(busy).closing_value == {"result": list(range(300))}
     assert instance(busy).blocked is None
     replays(busy)
 

@@ -165,7 +165,7 @@ def test_the_audit_has_digests_of_the_old_and_the_new() -> None:
 def test_who_may_not_edit_is_not_asked_for_it() -> None:
     """A form in the admin has the field for those who may fill it in, and a button says what is lacking."""
     handle = approved()
-    page = f"/admin/temporalex_django/instance/{handle.run_id}/do"
+    page = f"/admin/temporalex_django/instance/console/runs/{handle.run_id}/do"
     reader = staff("rita", permissions=tuple(able("view_instance", "view_payload", "retry_activity", "reset_instance")))
     editor = staff("eddy", permissions=(*SEES_AND_EDITS, *able("retry_activity", "reset_instance")))
     for action, name in (("retry_activity", "input_input"), ("reset", "input_edited")):

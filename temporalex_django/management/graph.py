@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from temporalex_django import access
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.console.run.graph import draw_graph, render_svg
 from temporalex_django.errors import TemporalexError
 from temporalex_django.graph import render
 from temporalex_django.graph.definition import Graph
@@ -25,8 +23,6 @@ from temporalex_django.management import outputs as printing
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read.describe import load_instance as instance_of
 from temporalex_django.operations.run_lookup import find_run
-
-_TIMEOUT_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,8 +105,7 @@ class GraphCommand:
     ) -> None:
         """Print the drawing of a graph, or write it to a file.
 
-        Raises ``CommandError`` for a workflow that is not a graph, for a run that does not exist, and if the program
-        that draws SVG is missing.
+        Raises ``CommandError`` for a workflow that is not a graph, and for a run that does not exist.
         """
         actor = command_arguments.resolve_actor(as_user)
         visible_runs = command_arguments.visible_runs(actor)
@@ -127,7 +122,13 @@ class GraphCommand:
                 printing.with_next_step(problem, "Pass the name of a graph workflow."), returncode=printing.REFUSED
             )
         graph = cls._require_graph()
-        text = render_svg(render.d2(graph, instance)) if format == "svg" else render.FORMATS[format](graph, instance)
+        if format == "svg":
+            picture = draw_graph(cls, instance)
+            text = render_svg(picture)
+            if picture.drawn.left_out:
+                command.stderr.write(f"{picture.drawn.left_out} more steps are not drawn. The format mermaid has all.")
+        else:
+            text = render.FORMATS[format](graph, instance)
         if output is not None:
             _write_file(text, Path(output))
         if json:
@@ -181,29 +182,3 @@ def _find_id(cls: Any, id: str) -> str:
         return id
     except TemporalexError:
         return id
-
-
-def render_svg(text: str) -> str:
-    """Return the SVG for a drawing in the language of the program ``d2``, which the extra ``draw`` installs.
-
-    Raises ``CommandError`` if the program is missing or fails.
-    """
-    # First beside the interpreter: a virtual environment need not be active.
-    program = shutil.which("d2", path=str(Path(sys.executable).parent)) or shutil.which("d2")
-    if program is None:
-        raise CommandError(
-            "The format svg requires the program d2: pip install 'temporalex-django[draw]'. "
-            "The formats mermaid and dot do not.",
-            returncode=printing.NOT_SET_UP,
-        )
-    process = subprocess.run(  # noqa: S603 - our own text on standard input, no shell
-        [program, "--pad", "20", "-", "-"],
-        input=text,
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_SECONDS,
-        check=False,
-    )
-    if process.returncode:
-        raise CommandError(f"d2 could not draw the graph: {printing.escape(process.stderr.strip())}")
-    return process.stdout

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
-from django.utils.safestring import SafeString
+from django.template import Context, Engine
+from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext as _
 
 from temporalex_django.authoring.redaction import UNREDACTED
@@ -15,8 +17,9 @@ from temporalex_django.authoring.workflow import Workflow
 from temporalex_django.console.base import shape
 from temporalex_django.core.history.events import HistoryEvent as Event
 from temporalex_django.errors import TemporalexError
+from temporalex_django.graph.instance import Instance as GraphInstance
 from temporalex_django.graph.projection import project
-from temporalex_django.graph.render import states
+from temporalex_django.graph.render import COLOURS, states
 from temporalex_django.graph.steps import StepRef, key_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import HistoryEvent, Instance
@@ -25,6 +28,20 @@ from temporalex_django.operations.read.timeline import redact_event
 from temporalex_django.present.formatting import capitalize
 from temporalex_django.present.picture import HEIGHT, WIDTH, Arrow, Box, Picture, draw_picture
 
+_TEMPLATES = Path(__file__).parents[2] / "templates"
+#: Colours of a file, beside the layout of ``graph.svg``: of a step by its state, readable in print.
+_STYLE = (
+    "text{font:12px sans-serif;fill:#111827}.tx-step-name,.tx-step-state{font-weight:600}"
+    ".tx-event-name{font-size:11px;fill:#4b5563;text-anchor:middle;paint-order:stroke;stroke:#fff;stroke-width:4px}"
+    ".tx-line{fill:none;stroke:#9ca3af;stroke-width:1.5}.tx-taken{stroke:#1f7a4d;stroke-width:2.5}"
+    ".tx-dynamic{stroke-dasharray:5 4}.tx-tip{fill:#6b7280}"
+    ".tx-step{color:#6b7280}.tx-step rect{fill:#fff;stroke:currentColor;stroke-width:1.5}"
+    ".tx-step .tx-step-state{fill:currentColor}"
+    + "".join(
+        f".tx-step-{state}{{color:{border}}}.tx-step-{state} rect{{fill:{fill}}}"
+        for state, (fill, border) in COLOURS.items()
+    )
+)
 #: Largest number of events from which the states of the steps are computed.
 MAX_EVENTS: Final = 2000
 #: Kinds of ``formatting.badge`` by the state of a step.
@@ -88,11 +105,19 @@ def build_graph_picture(
     ``events`` is the whole history, or None if it is too long to read; the steps then have no states. ``why_not`` is
     another reason why there is no history, or None.
     """
+    instance = None
+    if why_not is None:
+        instance, why_not = _read_instance(graph_class, events)
+    return draw_graph(graph_class, instance, why_not=why_not)
+
+
+def draw_graph(
+    graph_class: type[GraphWorkflow], instance: GraphInstance | None, *, why_not: str | None = None
+) -> GraphPicture:
+    """Return the drawing of the graph, with the states that its steps have in ``instance``."""
     refs = list(graph_class.graph())
     step_numbers = {step: n for n, step in enumerate(refs)}
-    step_states: dict[int, str] = {}
-    if why_not is None:
-        step_states, why_not = _step_states(graph_class, step_numbers, events)
+    step_states = {step_numbers[step]: state for step, state in states(instance).items()}
     # Several events may lead from one step to the same next step: one arrow with all their names.
     edge_events: dict[tuple[int, int], list[str]] = defaultdict(list)
     dynamic: set[tuple[int, int]] = set()
@@ -123,20 +148,30 @@ def build_graph_picture(
     return GraphPicture(drawn=drawn, steps=steps, why_not=why_not)
 
 
-def _step_states(
-    graph_class: type[GraphWorkflow], step_numbers: Mapping[StepRef, int], events: Sequence[Event] | None
-) -> tuple[dict[int, str], str | None]:
-    """Return ``(states by number, why there are none or None)``. Events are None if the history is too long."""
+def render_svg(picture: GraphPicture) -> str:
+    """Return a drawing as an SVG file, with the symbols and the layout of the page, in colours for white paper.
+
+    It needs no template engine of the project.
+    """
+    engine = Engine(
+        dirs=[str(_TEMPLATES)],
+        libraries={"i18n": "django.templatetags.i18n", "l10n": "django.templatetags.l10n"},
+    )
+    template = engine.get_template("temporalex_django/console/run/graph.svg")
+    return template.render(Context({"graph": picture, "style": mark_safe(_STYLE)}))  # noqa: S308 - a constant
+
+
+def _read_instance(
+    graph_class: type[GraphWorkflow], events: Sequence[Event] | None
+) -> tuple[GraphInstance | None, str | None]:
+    """Return ``(instance, why there is none or None)``. Events are None if the history is too long."""
     if events is None:
-        return {}, _("The history is too long to read here, so the states of the steps are not shown.")
+        return None, _("The history is too long to read here, so the states of the steps are not shown.")
     try:
-        instance = None
-        if events:
-            instance = project(graph_class, events)
+        return (project(graph_class, events) if events else None), None
     # Other code may have written the history, or a payload cannot be read: the page must show the graph anyway.
     except (TemporalexError, LookupError, TypeError, ValueError):
-        return {}, _("The history does not match the current graph, so the states of the steps are not shown.")
-    return {step_numbers[step]: state for step, state in states(instance).items()}, None
+        return None, _("The history does not match the current graph, so the states of the steps are not shown.")
 
 
 def _state_texts() -> dict[str, str]:

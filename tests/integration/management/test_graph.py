@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import xml.etree.ElementTree as ET
 from io import StringIO
 
@@ -11,7 +10,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from temporalex_django import Wait
-from temporalex_django.management import graph as command
+from temporalex_django.present import picture
 from tests.app.graphs import Order
 from tests.support.client_flows import Basket, drain
 
@@ -50,27 +49,25 @@ def test_the_state_of_a_run_is_shown(run, ref):
     assert text == Order.to_mermaid(run.instance())
 
 
-def test_svg_is_drawn_by_d2(run, tmp_path):
-    """A picture that a browser can read, with every step and its state in it."""
+def test_svg_is_the_drawing_of_the_page(run, tmp_path, settings):
+    """A picture that a browser can read, with every step and its state in it, in a project without templates."""
+    settings.TEMPLATES = []
     path = tmp_path / "order.svg"
     draw("FaultyOrder", "--format", "svg", "--id", "1", "--output", str(path))
     root = ET.parse(path).getroot()
-    assert root.tag.endswith("svg")
+    assert root.tag == "{http://www.w3.org/2000/svg}svg"
     text = " ".join(root.itertext())
-    for part in ("Check (completed)", "Ship (requested)", "Wait (waiting)", "delivered", "Done"):
+    for part in ("Check: completed", "Ship: waiting for other steps", "Wait: waiting", "delivered", "Done"):
         assert part in text
+    classes = [group.get("class") for group in root.iter("{http://www.w3.org/2000/svg}g")]
+    assert classes.count("tx-step tx-step-completed") == len(run.instance().completed_steps)
 
 
-def test_without_the_program_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
-    with pytest.raises(CommandError, match=r"pip install 'temporalex-django\[draw\]'.*mermaid and dot do not"):
-        draw("FaultyOrder", "--format", "svg")
-    assert draw("FaultyOrder").startswith("flowchart")
-
-
-def test_what_the_program_says_when_it_fails_is_passed_on():
-    with pytest.raises(CommandError, match="d2 could not draw the graph"):
-        command.render_svg("x: {")
+def test_a_drawing_says_which_steps_it_leaves_out(monkeypatch):
+    monkeypatch.setattr(picture, "MAX_STEPS", 2)
+    err = StringIO()
+    call_command("temporalex", "graph", "FaultyOrder", "--format", "svg", stdout=StringIO(), stderr=err)
+    assert "more steps are not drawn. The format mermaid has all." in err.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,80 @@ class ForeignMethod:
         )
 
 
+class ValueOptions(TypedDict, total=False):
+    """The types of the keyword arguments of ``Workflow.start(value, args)``, for classes with ``unique``."""
+
+    subject: Any
+    version: int | None
+    telemetry: Mapping[str, Any] | None
+    search_attributes: Mapping[str, Any] | None
+    tags: Sequence[str] | None
+    by: Person | None
+    start_at: datetime | None
+    start_delay: timedelta | float | None
+    start_before: datetime | None
+    on_conflict: OnConflict
+    on_closed: OnClosed
+    debounce: timedelta | float | None
+    throttle: tuple[Any, ...] | None
+    headers: Mapping[str, str] | None
+
+
+class StartOptions(ValueOptions, total=False):
+    """The types of the keyword arguments of ``Workflow.start(args)``, with ``id`` and ``value`` in addition."""
+
+    id: str | None
+    value: str | int | UUID | None
+
+
+class SignalStartOptions(TypedDict, total=False):
+    """The types of the keyword arguments of ``Workflow.signal_with_start``; a dispatcher takes ``version`` as well."""
+
+    id: Required[str]
+    subject: Any
+    version: int | None
+    search_attributes: Mapping[str, Any] | None
+    tags: Sequence[str] | None
+    by: Person | None
+    start_at: datetime | None
+    start_delay: timedelta | float | None
+    start_before: datetime | None
+    headers: Mapping[str, str] | None
+
+
+def _has_options(declared: Any) -> Callable[[M], M]:
+    """Show the options of a TypedDict in the signature of a method that takes them as ``**options``.
+
+    Their defaults are those of ``StartRequest``.
+    """
+
+    def decorate(method: M) -> M:
+        signature = inspect.signature(method)
+        *before, further = signature.parameters.values()
+        # Texts, as the annotations of the method itself are.
+        types = {name: hint.__forward_arg__ for name, hint in declared.__annotations__.items()}
+        options = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_default(name), annotation=types[name])
+            for name in types
+            if name not in signature.parameters
+        ]
+        method.__signature__ = signature.replace(parameters=[*before, *options, further])  # type: ignore[attr-defined]
+        method.__annotations__ |= types
+        return method
+
+    return decorate
+
+
+def _default(option: str) -> Any:
+    field = StartRequest.__dataclass_fields__.get(option)
+    return None if field is None else field.default
+
+
+def _pop_options(options: dict[str, Any], declared: Any) -> dict[str, Any]:
+    """Remove from ``options`` those that a TypedDict declares, and return them."""
+    return {name: options.pop(name) for name in declared.__annotations__ if name in options}
+
+
 def _takes_arguments_of(build: Callable[..., Any]) -> Callable[[M], M]:
     """Give a method the name, docstring and signature of ``build``, whose request it performs."""
 
@@ -137,26 +211,13 @@ class Startable:
             raise TypeError(unknown_start_options(f"{cls.__name__}.start", options, inspect.signature(cls._start)))
         return cls.resolve_version(version, **options)[1]
 
+    @_has_options(ValueOptions)
     def _start(
         cls: Any,  # noqa: N805 - bound to the class by _ConditionalMethod
         *positional: Any,
         args: Any = _UNSET,
         id: str | None = None,
         value: str | int | UUID | None = None,
-        subject: Any = None,
-        version: int | None = None,
-        telemetry: Mapping[str, Any] | None = None,
-        search_attributes: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        by: Person | None = None,
-        start_at: datetime | None = None,
-        start_delay: timedelta | float | None = None,
-        start_before: datetime | None = None,
-        on_conflict: OnConflict = "fail",
-        on_closed: OnClosed = "allow",
-        debounce: timedelta | float | None = None,
-        throttle: tuple[Any, ...] | None = None,
-        headers: Mapping[str, str] | None = None,
         **options: Any,
     ) -> StartRequest:
         """Start a run and return its handle.
@@ -193,27 +254,10 @@ class Startable:
         terminate it. Raises ``AlreadyRunning``, ``InvalidId``, ``InvalidStart``, ``InvalidHeaders``,
         ``UnknownVersion``, ``PayloadError``; nothing is written then.
         """
-        workflow_class = cls.choose(version, options)
+        declared = _pop_options(options, ValueOptions)
+        workflow_class = cls.choose(declared.pop("version", None), options)
         value, args = parse_start_arguments(workflow_class, positional, args=args, id=id, value=value)
-        return StartRequest(
-            workflow=workflow_class,
-            args=args,
-            id=id,
-            value=value,
-            subject=subject,
-            telemetry=telemetry,
-            search_attributes=search_attributes,
-            tags=tags,
-            by=by,
-            start_at=start_at,
-            start_delay=start_delay,
-            start_before=start_before,
-            on_conflict=on_conflict,
-            on_closed=on_closed,
-            debounce=debounce,
-            throttle=throttle,
-            headers=headers,
-        )
+        return StartRequest(workflow=workflow_class, args=args, id=id, value=value, **declared)
 
     @_takes_arguments_of(_start)
     def _start_now(cls: Any, *positional: Any, **options: Any) -> Any:  # noqa: N805
@@ -254,6 +298,7 @@ class Startable:
     start_many: ClassVar[Any] = _ConditionalMethod(_start_many_now, needs="nothing")
     astart_many: ClassVar[Any] = _ConditionalMethod(_start_many_in_async, needs="nothing")
 
+    @_has_options(SignalStartOptions)
     def _signal_with_start(
         cls: Any,  # noqa: N805 - made a class method below
         signal: str,
@@ -261,15 +306,6 @@ class Startable:
         args: Any = None,
         *,
         id: str,
-        subject: Any = None,
-        version: int | None = None,
-        search_attributes: Mapping[str, Any] | None = None,
-        tags: Sequence[str] | None = None,
-        by: Person | None = None,
-        start_at: datetime | None = None,
-        start_delay: timedelta | float | None = None,
-        start_before: datetime | None = None,
-        headers: Mapping[str, str] | None = None,
         **options: Any,
     ) -> tuple[StartRequest, str, Any]:
         """Send a signal to the open run with the business id ``id``, after a start if there is none.
@@ -282,19 +318,9 @@ class Startable:
         and of a run that is started.
         The open run may have any version; ``version`` and further ``options`` choose that of a run that is started.
         """
-        request = StartRequest(
-            workflow=cls.choose(version, options),
-            args=args,
-            id=id,
-            subject=subject,
-            search_attributes=search_attributes,
-            tags=tags,
-            by=by,
-            start_at=start_at,
-            start_delay=start_delay,
-            start_before=start_before,
-            headers=headers,
-        )
+        declared = _pop_options(options, SignalStartOptions)
+        workflow_class = cls.choose(declared.pop("version", None), options)
+        request = StartRequest(workflow=workflow_class, args=args, id=id, **declared)
         return request, signal, payload
 
     @_takes_arguments_of(_signal_with_start)
@@ -519,47 +545,6 @@ T3 = TypeVar("T3")
 A_contra = TypeVar("A_contra", contravariant=True)
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
-
-
-class ValueOptions(TypedDict, total=False):
-    """The types of the keyword arguments of ``Workflow.start(value, args)``, for classes with ``unique``."""
-
-    subject: Any
-    version: int | None
-    telemetry: Mapping[str, Any] | None
-    search_attributes: Mapping[str, Any] | None
-    tags: Sequence[str] | None
-    by: Person | None
-    start_at: datetime | None
-    start_delay: timedelta | float | None
-    start_before: datetime | None
-    on_conflict: OnConflict
-    on_closed: OnClosed
-    debounce: timedelta | float | None
-    throttle: tuple[Any, ...] | None
-    headers: Mapping[str, str] | None
-
-
-class StartOptions(ValueOptions, total=False):
-    """The types of the keyword arguments of ``Workflow.start(args)``, with ``id`` and ``value`` in addition."""
-
-    id: str | None
-    value: str | int | UUID | None
-
-
-class SignalStartOptions(TypedDict, total=False):
-    """The types of the keyword arguments of ``Workflow.signal_with_start``; a dispatcher takes ``version`` as well."""
-
-    id: Required[str]
-    subject: Any
-    version: int | None
-    search_attributes: Mapping[str, Any] | None
-    tags: Sequence[str] | None
-    by: Person | None
-    start_at: datetime | None
-    start_delay: timedelta | float | None
-    start_before: datetime | None
-    headers: Mapping[str, str] | None
 
 
 class UpdateOptions(TypedDict, total=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
-import shutil
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,11 @@ from typing import Any
 
 import django
 from django.dispatch import Signal
+from docutils import nodes
+from docutils.utils import new_document
+from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.builders.text import TextBuilder
 from sphinx.util import logging
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -146,13 +150,57 @@ def check(app: Sphinx, *_: Any) -> None:
         logging.getLogger("temporalex").warning(finding)
 
 
+#: A block of directives that Sphinx replaces by signatures and docstrings, and one directive of it.
+BLOCK = re.compile(r"^```\{eval-rst\}\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DIRECTIVE = re.compile(r"^\.\. auto\w+:: ([\w.]+)$", re.MULTILINE)
+
+
 def copy_pages(app: Sphinx, exception: Exception | None) -> None:
-    """Copy the source of each page beside its HTML, so that programs read it and follow its links."""
+    """Write each page as Markdown beside its HTML, so that programs read it and follow its links.
+
+    It is the source of the page, with the signatures and docstrings of the names that the page documents.
+    """
     if exception is not None or app.builder.format != "html":
         return
+    texts = TextBuilder(app, app.env)
     for name in app.env.found_docs:
         source = Path(app.env.doc2path(name))
-        shutil.copyfile(source, app.outdir / f"{name}{source.suffix}")
+        page = source.read_text(encoding="utf-8")
+        if BLOCK.search(page):
+            page = with_docstrings(page, app.env.get_and_resolve_doctree(name, app.builder), texts)
+        (app.outdir / f"{name}{source.suffix}").write_text(page, encoding="utf-8")
+
+
+def with_docstrings(page: str, tree: nodes.document, texts: TextBuilder) -> str:
+    """Return the source of a page with texts in place of its directives; ``tree`` is what Sphinx made of it."""
+    documented = {
+        signature["ids"][0]: entry
+        for entry in tree.findall(addnodes.desc)
+        if not isinstance(entry.parent, addnodes.desc_content)
+        for signature in entry.findall(addnodes.desc_signature)
+        if signature.parent is entry and signature["ids"]
+    }
+
+    def text_of(match: re.Match[str]) -> str:
+        entries = [
+            entry
+            for path in DIRECTIVE.findall(match[1])
+            for name, entry in documented.items()
+            if name == path or name.startswith(f"{path}.")
+        ]
+        lines = [plain_text(entry, texts) for entry in dict.fromkeys(entries)]
+        return "```text\n" + "\n\n".join(lines) + "\n```"
+
+    return BLOCK.sub(text_of, page)
+
+
+def plain_text(entry: addnodes.desc, texts: TextBuilder) -> str:
+    """Return the signature and the docstring of a name as plain text."""
+    document = new_document(entry.source or "")
+    document += entry.deepcopy()
+    translator = texts.create_translator(document, texts)
+    document.walkabout(translator)
+    return str(translator.body).strip()
 
 
 def setup(app: Sphinx) -> None:

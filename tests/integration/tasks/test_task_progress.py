@@ -63,7 +63,7 @@ def counts(end: str) -> int:
     return number
 
 
-class Counting(Workflow):
+class Progressing(Workflow):
     async def run(self, args: Any) -> Any:
         return Ok(await counts(args))
 
@@ -71,7 +71,7 @@ class Counting(Workflow):
 def test_the_progress_of_an_activity_is_shown_with_its_run(tmp_path: Path) -> None:
     end = tmp_path / "end"
     with working():
-        run = Counting.start(str(end), id="count")
+        run = Progressing.start(str(end), id="count")
         wait_for(lambda: any(open_.progress for open_ in run.describe().activities))
         (open_activity,) = run.describe().activities
         assert open_activity.progress is not None

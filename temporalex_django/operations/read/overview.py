@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Count, QuerySet, TextField, Value
-from django.db.models.functions import Concat
+from django.db.models import QuerySet, Subquery
 from django.utils import timezone
 
 from temporalex_django.access import is_unfiltered, policy, runs_or_all, schedules_for
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.db.run_reader import BoundedCount, semi_join
 from temporalex_django.models import Chain, Instance, Schedule, Status
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.deploy import deploy_diagnosis, unfit_release
@@ -31,7 +31,6 @@ MAX_COUNT: Final = 1_000
 #: Failed runs that are counted, the newest ones.
 _MAX_FAILED = MAX_COUNT + 1
 _MAX_PROBLEMS = 20
-_RELEASE = "release "
 _PERIOD, _BAR = timedelta(hours=24), timedelta(minutes=30)
 #: Permissions that the findings need besides that to see runs, by the beginning of their codes.
 _PERMISSIONS = {
@@ -89,12 +88,11 @@ def load_overview(user: Person, runs: QuerySet[Instance] | None) -> Overview:
     project, live = load_project_and_workers(alias, runs, schedules, classes=len(workflows.registry), open_count=0)
     now = project.at or timezone.now()
     counts = _count_runs(alias, runs, live, now=now)
-    project = replace(project, open_count=counts.get("open", 0))
+    project = replace(project, open_count=counts.open)
     findings = [finding for finding in diagnose(project, now=now) if _is_shown(finding, user)]
     sees_workers = permits(user, f"{APP}.view_worker")
-    if sees_workers:
-        releases = [name.removeprefix(_RELEASE) for name in counts if name.startswith(_RELEASE)]
-        findings += map(deploy_diagnosis, releases)
+    if sees_workers and counts.unfit_release is not None:
+        findings.append(deploy_diagnosis(counts.unfit_release))
     # The sort is stable: causes still come before their effects.
     findings.sort(key=lambda finding: finding.severity != "error")
     failed_at = _failure_times(alias, runs, now=now)
@@ -102,7 +100,7 @@ def load_overview(user: Person, runs: QuerySet[Instance] | None) -> Overview:
     return Overview(
         at=now,
         open=project.open_count,
-        stuck=counts.get("stuck", 0),
+        stuck=counts.stuck,
         failed=len(failed_at),
         failed_bars=_bars(failed_at, now=now),
         open_tasks=project.open_tasks,
@@ -139,36 +137,42 @@ def _is_shown(finding: Diagnosis, user: Person) -> bool:
     return all(permission is None or policy().permits(user, permission) for permission in permissions)
 
 
-def _count_runs(alias: str, runs: QuerySet[Instance] | None, live: LiveWorkers, *, now: datetime) -> dict[str, int]:
-    """Return the numbers of open runs and of those that need attention, each up to a bound. One read.
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """The numbers of open runs and of those that need attention, each up to a bound, and a release that does not fit.
 
-    A release that does not match the open runs is a name among them, after ``_RELEASE``.
+    ``unfit_release`` is its name, or None if the newest release matches the open runs.
     """
-    current = open_runs(alias, runs).order_by()
-    stuck = run_filters.stuck_runs(current, live=live).order_by()
+
+    open: int = 0
+    stuck: int = 0
+    unfit_release: str | None = None
+
+
+def _count_runs(alias: str, runs: QuerySet[Instance] | None, live: LiveWorkers, *, now: datetime) -> _Counts:
+    """Count the runs, and read the name of a release that does not match them. One read."""
+    current = open_runs(alias, runs)
+    stuck = run_filters.stuck_runs(current.order_by(), live=live)
     # An open chain has one current run, and an index has the open chains.
-    chains = Chain.objects.using(alias).filter(open_key__isnull=False).order_by()
-    first = _count_rows("open", chains if runs is None else current, MAX_COUNTED_RUNS)
-    second = _count_rows("stuck", stuck, MAX_COUNT + 1)
-    name = Concat(Value(_RELEASE), "release", output_field=TextField())
-    release = unfit_release(alias, now).annotate(group=name, number=Value(1)).values_list("group", "number")
-    rows: Any = first.values_list("group", "number").union(second.values_list("group", "number"), release, all=True)
-    return dict(rows.order_by())
-
-
-def _count_rows(name: str, rows: Any, most: int) -> Any:
-    """Return a query for the name and the number of rows, of ``most`` rows at most."""
-    stored = rows.model.objects.using(rows.db).order_by()
-    bounded = stored.filter(pk__in=rows.values("pk")[:most])
-    return bounded.annotate(group=Value(name)).values("group").annotate(number=Count("pk"))
+    chains = Chain.objects.using(alias).filter(open_key__isnull=False)
+    # Any row serves: without one, there is nothing to count.
+    rows: Any = Instance.objects.using(alias).order_by()
+    counts = rows.values_list(
+        BoundedCount(chains if runs is None else current, MAX_COUNTED_RUNS),
+        BoundedCount(stuck, MAX_COUNT + 1),
+        Subquery(unfit_release(alias, now).values("release")),
+    )
+    row = next(iter(counts[:1]), ())
+    return _Counts(*row)
 
 
 def _failure_times(alias: str, runs: QuerySet[Instance] | None, *, now: datetime) -> list[datetime]:
     """Return when runs failed in the last 24 hours, of the newest failed ones. One read."""
     failed_runs = runs_or_all(runs, alias=alias).filter(ended=Status.FAILED).order_by("-id")
     # The newest ids come from an index of failed runs; times are compared only for those.
-    newest = failed_runs.values_list("closed_at", flat=True)[:_MAX_FAILED]
-    return [closed_at for closed_at in newest if closed_at is not None and closed_at >= now - _PERIOD]
+    rows = Instance.objects.using(alias).filter(closed_at__gte=now - _PERIOD).order_by()
+    times = semi_join(rows, failed_runs.values("pk")[:_MAX_FAILED]).values_list("closed_at", flat=True)
+    return [closed_at for closed_at in times if closed_at is not None]
 
 
 def _bars(times: Sequence[datetime], *, now: datetime) -> list[int]:

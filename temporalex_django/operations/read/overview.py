@@ -21,6 +21,7 @@ from temporalex_django.operations.fleet.deploy import deploy_diagnosis, unfit_re
 from temporalex_django.operations.fleet.stats import LiveWorkers
 from temporalex_django.operations.read import run_filters
 from temporalex_django.operations.read.project_state import MAX_COUNTED_RUNS, load_project_and_workers, open_runs
+from temporalex_django.operations.schedules.describe import troubled_schedules
 from temporalex_django.operations.schedules.operations import VIEW_SCHEDULE
 from temporalex_django.present.diagnosis import diagnose
 from temporalex_django.present.project_view import ProjectView
@@ -57,7 +58,7 @@ class Overview:
     - ``longest_wait``: for how many seconds the oldest run or activity has waited for a worker.
     - ``workers`` and ``lost_workers``: the numbers of workers that are alive and take work, and of those that were
       declared dead in the last 24 hours.
-    - ``schedules``: the number of schedules that do not run as planned.
+    - ``schedules``: the number of schedules that do not run as planned, counted up to 1,000.
     - ``problems``: the worst findings, at most twenty; ``more_problems`` is the number of the others.
     - ``is_empty``: True if the reader sees no run at all.
 
@@ -83,11 +84,14 @@ class Overview:
 def load_overview(user: Person, runs: QuerySet[Instance] | None) -> Overview:
     """Return the overview for a user, with ``runs``; None means all runs. About twenty reads, and no lock."""
     alias, permits = storage().alias, policy().permits
-    schedules = schedules_for(user, alias=alias) if policy().allows(user, VIEW_SCHEDULE) else Schedule.objects.none()
+    sees_schedules = policy().allows(user, VIEW_SCHEDULE)
+    schedules = schedules_for(user, alias=alias) if sees_schedules else Schedule.objects.none()
     # The open runs are counted below, together with those that need attention.
     project, live = load_project_and_workers(alias, runs, schedules, classes=len(workflows.registry), open_count=0)
     now = project.at or timezone.now()
-    counts = _count_runs(alias, runs, live, now=now)
+    # The list *In trouble* has the same rows.
+    troubled = troubled_schedules(schedules.using(alias), now, alias=alias, problems=project.schedule_problems)
+    counts = _count(alias, runs, live, troubled, now=now)
     project = replace(project, open_count=counts.open)
     findings = [finding for finding in diagnose(project, now=now) if _is_shown(finding, user)]
     sees_workers = permits(user, f"{APP}.view_worker")
@@ -108,9 +112,7 @@ def load_overview(user: Person, runs: QuerySet[Instance] | None) -> Overview:
         longest_wait=_longest_wait(project, now),
         workers=len(project.active_workers) if sees_workers else None,
         lost_workers=len(project.lost_workers) if sees_workers else None,
-        schedules=len({problem.schedule for problem in project.schedule_problems})
-        if policy().allows(user, VIEW_SCHEDULE)
-        else None,
+        schedules=counts.schedules if sees_schedules else None,
         problems=findings[:_MAX_PROBLEMS],
         more_problems=max(0, len(findings) - _MAX_PROBLEMS),
         is_empty=not project.open_count and not failed_at and not all_runs.order_by().exists(),
@@ -139,31 +141,39 @@ def _is_shown(finding: Diagnosis, user: Person) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Counts:
-    """The numbers of open runs and of those that need attention, each up to a bound, and a release that does not fit.
+    """The numbers of open runs, of those that need attention, and of schedules in trouble, each up to a bound.
 
-    ``unfit_release`` is its name, or None if the newest release matches the open runs.
+    ``unfit_release`` is the name of the newest release, or None if it matches the open runs.
     """
 
+    schedules: int
     open: int = 0
     stuck: int = 0
     unfit_release: str | None = None
 
 
-def _count_runs(alias: str, runs: QuerySet[Instance] | None, live: LiveWorkers, *, now: datetime) -> _Counts:
-    """Count the runs, and read the name of a release that does not match them. One read."""
+def _count(
+    alias: str, runs: QuerySet[Instance] | None, live: LiveWorkers, troubled: QuerySet[Schedule], *, now: datetime
+) -> _Counts:
+    """Count runs and the schedules that are in trouble, and read the name of a release that does not match. One read.
+
+    Two reads in a project without any run.
+    """
     current = open_runs(alias, runs)
     stuck = run_filters.stuck_runs(current.order_by(), live=live)
     # An open chain has one current run, and an index has the open chains.
     chains = Chain.objects.using(alias).filter(open_key__isnull=False)
-    # Any row serves: without one, there is nothing to count.
+    # Any row serves, since each value is a subquery.
     rows: Any = Instance.objects.using(alias).order_by()
     counts = rows.values_list(
+        BoundedCount(troubled, MAX_COUNT + 1),
         BoundedCount(chains if runs is None else current, MAX_COUNTED_RUNS),
         BoundedCount(stuck, MAX_COUNT + 1),
         Subquery(unfit_release(alias, now).values("release")),
     )
-    row = next(iter(counts[:1]), ())
-    return _Counts(*row)
+    for row in counts[:1]:
+        return _Counts(*row)
+    return _Counts(troubled.order_by()[: MAX_COUNT + 1].count())
 
 
 def _failure_times(alias: str, runs: QuerySet[Instance] | None, *, now: datetime) -> list[datetime]:

@@ -1,4 +1,4 @@
-"""Every page of the console: on a wide screen, in the dark on a telephone, without JavaScript, and by keyboard alone."""
+"""Every page of the console: on a wide screen, in the dark on a telephone, without scripts, and by keyboard alone."""
 
 from __future__ import annotations
 

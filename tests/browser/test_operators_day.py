@@ -1,4 +1,4 @@
-"""An operator's shift over a broken fleet: from the overview, everything is seen, understood and repaired in few clicks."""
+"""An operator's shift over a broken fleet: from the overview, everything is seen and repaired in few clicks."""
 
 from __future__ import annotations
 

@@ -277,9 +277,9 @@ def _undecidable_tasks(alias: str, tasks: Sequence[HumanTask]) -> Iterator[Undec
         yield UndecidableTasks(
             workflow=workflow,
             count=len(group),
-            since=group[0].opened_at,
-            example=group[0].workflow_id,
-            task=str(group[0].pk),
+            since=oldest.opened_at,
+            example=oldest.workflow_id,
+            task=str(oldest.pk),
             absent=missing,
         )
 

@@ -436,9 +436,7 @@ def troubled_schedules(
     without_code = _active_schedules(rows).filter(task="", workflow__in=lacking).values("pk")
     stalled = _stalled_schedules(rows, outcomes=(SlotOutcome.SKIPPED,)).order_by().values("pk")
     missed = _missed_slots(alias, now).values("schedule")
-    return schedules.filter(
-        _shown_problems(now) | Q(pk__in=stalled) | Q(pk__in=missed) | Q(pk__in=without_code)
-    )
+    return schedules.filter(_shown_problems(now) | Q(pk__in=stalled) | Q(pk__in=missed) | Q(pk__in=without_code))
 
 
 def _active_schedules(schedules: QuerySet[Schedule]) -> QuerySet[Schedule]:

@@ -542,7 +542,19 @@ def test_each_slot_of_the_strip_links_to_its_run_and_a_skip_to_the_run_in_its_wa
 
 def test_the_view_of_trouble_has_what_the_overview_counts(admin: Client) -> None:
     now = timezone.now()
-    for name in ("well", "broken", "failed", "gone", "stalled", "missed", "paused", "late-1", "late-2", "lost", "lost-2"):
+    for name in (
+        "well",
+        "broken",
+        "failed",
+        "gone",
+        "stalled",
+        "missed",
+        "paused",
+        "late-1",
+        "late-2",
+        "lost",
+        "lost-2",
+    ):
         make(name)
     changes: dict[str, dict[str, Any]] = {
         "broken": {"error": "no holidays function"},

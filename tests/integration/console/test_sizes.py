@@ -1,4 +1,4 @@
-"""Graphs, chains and families of the largest size: each page takes few statements, is bounded, and says what it leaves out."""
+"""Graphs, chains and families of the largest size: each page takes few statements, is bounded, and says so."""
 
 from __future__ import annotations
 

@@ -17,6 +17,8 @@ FEW: Final = 1_000
 #: Pages that operators keep open, and seconds between two polls of one.
 PAGES: Final = 100
 EVERY: Final = 5.0
+#: Events of the short history; that of the long one is in `benchmarks.million`.
+_FEW_EVENTS: Final = 300
 _ROUNDS: Final = 7
 _CALLS: Final = 5
 _ADDRESS: Final = re.compile(r'data-hx-get="([^"]+)"')
@@ -33,8 +35,26 @@ def run(runs: int) -> dict[str, Any]:
         "many_ms": many,
         "growth": {name: round(many[name] / few[name], 2) for name in few},
         "list_to_rest": round(many["list"] / many["rest list"], 2),
+        "timeline": _timelines(),
         **_open_pages(),
     }
+
+
+def _timelines() -> dict[str, float]:
+    """Return the milliseconds of the page of a run with a long history, and of one with a short history."""
+    from temporalex_django.models import Chain, HistoryEvent
+
+    long_chain = Chain.objects.order_by("-length")[0]
+    short_chain = Chain.objects.get(open_key=f"k{int((long_chain.open_key or '')[1:]) - 1}")
+    events = [*HistoryEvent.objects.filter(run_id=long_chain.run_id, seq__lte=_FEW_EVENTS)]
+    HistoryEvent.objects.filter(run_id=short_chain.run_id).delete()
+    for event in events:
+        event.run_id = short_chain.run_id
+    HistoryEvent.objects.bulk_create(events)
+    Chain.objects.filter(pk=short_chain.pk).update(length=len(events), activations=events[-1].activation)
+    client = _client("operator")
+    short, long = (_cpu_ms(client, f"{_CONSOLE}runs/{chain.run_id}/") for chain in (short_chain, long_chain))
+    return {"short_ms": short, "long_ms": long, "growth": round(long / short, 2)}
 
 
 def _pages(runs: int) -> dict[str, float]:
@@ -104,10 +124,7 @@ def _open_pages() -> dict[str, Any]:
     Without changes each poll is answered with status 204. While runs change all the time, each poll of a list is
     rendered, and a process renders the overview once in five seconds for each kind of user.
     """
-    from django.test import Client
-
-    client = Client()
-    client.force_login(_user("operator"))
+    client = _client("operator")
     polls = PAGES / EVERY
     unchanged = {}
     for name in ("", "runs/"):
@@ -130,10 +147,13 @@ def _open_pages() -> dict[str, Any]:
     }
 
 
-def _user(name: str) -> Any:
+def _client(name: str) -> Any:
     from django.contrib.auth import get_user_model
+    from django.test import Client
 
-    return get_user_model().objects.get(username=name)
+    client = Client()
+    client.force_login(get_user_model().objects.get(username=name))
+    return client
 
 
 def _poll_address(client: Any, address: str) -> str:

@@ -67,6 +67,7 @@ GOALS: Final = (
     Goal(path="console.ours.growth.overview", at_most=1.2),
     Goal(path="console.ours.growth.list", at_most=1.2),
     Goal(path="console.ours.growth.run", at_most=1.2),
+    Goal(path="console.ours.timeline.growth", at_most=2),
     Goal(path="console.ours.list_to_rest", at_most=2),
     Goal(path="console.ours.core_share_unchanged", at_most=0.05),
     Goal(path="console.ours.core_share_changing", at_most=0.5),

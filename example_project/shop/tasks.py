@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
-import django
 from django.contrib.auth import get_user_model
 from django.core.exceptions import ObjectDoesNotExist
 from django.core.mail import send_mail
 
 from example_project.shop.models import Product
-
-#: Of Django 6.0 and later, or of its backport; the stubs do not know the arguments that the backend adds.
-task: Any = import_module("django.tasks" if django.VERSION >= (6, 0) else "django_tasks").task
+from temporalex_django.tasks import task
 
 
 def pause_after(error: Exception, result: Any) -> int | None:
@@ -21,7 +17,7 @@ def pause_after(error: Exception, result: Any) -> int | None:
     return None if isinstance(error, ObjectDoesNotExist) else 60 * result.attempts
 
 
-@task(max_attempts=3, backoff=pause_after)  # type: ignore[untyped-decorator] # see above
+@task(max_attempts=3, backoff=pause_after)
 def announce_price(product_id: str, username: str) -> None:
     """Send a mail about the new price of a product to a customer.
 

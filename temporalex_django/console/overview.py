@@ -108,7 +108,7 @@ class OverviewView(ConsoleView):
         if overview.schedules is not None:
             yield _number(
                 _("Schedules in trouble"),
-                str(overview.schedules),
+                _bounded(overview.schedules, MAX_COUNT),
                 lists(request, "schedules", state="trouble"),
                 is_bad=overview.schedules > 0,
             )

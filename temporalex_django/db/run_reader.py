@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
-from django.db.models import BooleanField, F, Func, Model, QuerySet, Subquery
+from django.db.models import BooleanField, F, Func, IntegerField, Model, QuerySet, Subquery, Value
 
 from temporalex_django.conf import codec
 from temporalex_django.core.history.events import HistoryEvent
@@ -257,4 +257,17 @@ def semi_join(rows: QuerySet[M], ids: QuerySet[Any, Any], *, column: str = "pk")
     dialect = find_dialect(rows.db)
     if dialect is None or not dialect.arrays:
         return rows.filter(**{f"{column}__in": ids})
-    return rows.filter(_EqualsAny(F(column), _ArraySubquery(ids.order_by())))
+    return rows.filter(_EqualsAny(F(column), _ArraySubquery(ids if ids.query.is_sliced else ids.order_by())))
+
+
+class BoundedCount(Subquery):
+    """The number of the rows of a queryset, counted up to a bound, as a value of another query.
+
+    The rows are counted where the database finds them: none is looked up again.
+    """
+
+    template = "(SELECT COUNT(*) FROM (%(subquery)s) counted)"
+
+    def __init__(self, rows: QuerySet[Any, Any], most: int) -> None:
+        """Count ``rows``, ``most`` of them at most."""
+        super().__init__(rows.order_by().values(counted=Value(1))[:most], output_field=IntegerField())

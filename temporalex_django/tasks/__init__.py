@@ -24,10 +24,11 @@ from temporalex_django.tasks.results import (
     Task,
     TaskResult,
     TaskResultDoesNotExist,
+    task,
     task_enqueued,
 )
 
-__all__ = ["DurableBackend", "DurableTask", "cancel_task", "requeue", "retry_task", "run_task_now"]
+__all__ = ["DurableBackend", "DurableTask", "cancel_task", "requeue", "retry_task", "run_task_now", "task"]
 
 #: The default policy. A task that raises has failed, as with Django's own backends. The policy still retries a task
 #: that was lost with its worker.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 from uuid import UUID
 
+import django
 from asgiref.sync import sync_to_async
 from django.utils import timezone
 
@@ -23,9 +24,87 @@ from temporalex_django.operations.background_tasks import (
 
 if TYPE_CHECKING:
     from temporalex_django.engine.background_task import BackgroundTask
-from typing import TYPE_CHECKING
 
-import django
+if TYPE_CHECKING or django.VERSION >= (6, 0):
+    from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
+    from django.tasks.backends.base import BaseTaskBackend
+    from django.tasks.base import Task, TaskError
+    from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
+    from django.tasks.signals import task_enqueued, task_finished, task_started
+else:
+    try:
+        from django_tasks import TaskContext, TaskResult, TaskResultStatus, task, task_backends
+        from django_tasks.backends.base import BaseTaskBackend
+        from django_tasks.base import Task, TaskError
+
+        # The backport kept the older names of two exceptions.
+        from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
+        from django_tasks.exceptions import InvalidTaskError as InvalidTask
+        from django_tasks.exceptions import TaskResultDoesNotExist
+        from django_tasks.signals import task_enqueued, task_finished, task_started
+    except ImportError as exc:
+        raise ImportError(
+            "Django before 6.0 does not include tasks: run pip install 'temporalex-django[tasks]', or "
+            "install django-tasks"
+        ) from exc
+
+if TYPE_CHECKING:
+    _P = ParamSpec("_P")
+    _R = TypeVar("_R")
+
+    @overload
+    def task(function: Callable[_P, _R], /) -> Task[_P, _R]: ...
+    @overload
+    def task(
+        *,
+        priority: int = 0,
+        queue_name: str = "default",
+        backend: str = "default",
+        takes_context: Literal[False] = False,
+        **options: Any,
+    ) -> Callable[[Callable[_P, _R]], Task[_P, _R]]: ...
+    @overload
+    def task(
+        *,
+        priority: int = 0,
+        queue_name: str = "default",
+        backend: str = "default",
+        takes_context: Literal[True],
+        **options: Any,
+    ) -> Callable[[Callable[Concatenate[TaskContext[Any, Any], _P], _R]], Task[_P, _R]]: ...
+    def task(*args: Any, **options: Any) -> Any:
+        """Declare a task, as Django's decorator does."""
+
+elif django.VERSION >= (6, 1):
+    from django.tasks import task
+elif django.VERSION >= (6, 0):
+
+    def task(function: Any = None, *, backend: str = "default", **options: Any) -> Any:
+        """Declare a task, as Django's decorator does. That of Django 6.0 takes no options such as ``retry``."""
+
+        def declare(function: Any) -> Any:
+            defaults = {"priority": 0, "queue_name": "default", "takes_context": False, "run_after": None}
+            return task_backends[backend].task_class(func=function, backend=backend, **(defaults | options))
+
+        return declare if function is None else declare(function)
+
+
+__all__ = [
+    "BaseTaskBackend",
+    "InvalidTask",
+    "InvalidTaskBackend",
+    "Task",
+    "TaskContext",
+    "TaskError",
+    "TaskResult",
+    "TaskResultDoesNotExist",
+    "TaskResultStatus",
+    "task",
+    "task_backends",
+    "task_enqueued",
+    "task_finished",
+    "task_started",
+]
 
 
 def new_result(
@@ -177,43 +256,3 @@ class DjangoTaskHost:
         # Building the result imports the task's module: skip it when nobody listens.
         if signal.receivers:
             signal.send_robust(type(task_backends[background_task.backend]), task_result=result_of(background_task))
-
-
-if TYPE_CHECKING or django.VERSION >= (6, 0):
-    from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
-    from django.tasks.backends.base import BaseTaskBackend
-    from django.tasks.base import Task, TaskError
-    from django.tasks.exceptions import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist
-    from django.tasks.signals import task_enqueued, task_finished, task_started
-else:
-    try:
-        from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
-        from django_tasks.backends.base import BaseTaskBackend
-        from django_tasks.base import Task, TaskError
-
-        # The backport kept the older names of two exceptions.
-        from django_tasks.exceptions import InvalidTaskBackendError as InvalidTaskBackend
-        from django_tasks.exceptions import InvalidTaskError as InvalidTask
-        from django_tasks.exceptions import TaskResultDoesNotExist
-        from django_tasks.signals import task_enqueued, task_finished, task_started
-    except ImportError as exc:
-        raise ImportError(
-            "Django before 6.0 does not include tasks: run pip install 'temporalex-django[tasks]', or "
-            "install django-tasks"
-        ) from exc
-
-__all__ = [
-    "BaseTaskBackend",
-    "InvalidTask",
-    "InvalidTaskBackend",
-    "Task",
-    "TaskContext",
-    "TaskError",
-    "TaskResult",
-    "TaskResultDoesNotExist",
-    "TaskResultStatus",
-    "task_backends",
-    "task_enqueued",
-    "task_finished",
-    "task_started",
-]

@@ -7,14 +7,8 @@ import time
 from datetime import date
 from pathlib import Path
 
-import django
-
-if django.VERSION >= (6, 0):
-    from django.tasks import task
-else:
-    from django_tasks import task
-
 from temporalex_django import RetryPolicy, activity_context, progress
+from temporalex_django.tasks import task
 
 #: What ran, in order.
 RAN: list[object] = []

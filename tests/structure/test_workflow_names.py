@@ -7,6 +7,7 @@ from collections import defaultdict
 
 from tests.structure.source import ROOT, parse
 
+
 def test_no_two_classes_of_a_process_have_a_name():
     """A run of one would be executed by the code of the other, in a process that has imported both."""
     found: dict[str, set[str]] = defaultdict(set)

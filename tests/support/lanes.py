@@ -100,9 +100,11 @@ ONLY_IN_ALL = {
         "it plays a day on a Temporal server"
     ),
     "browser/test_operators_day.py": "it plays a day of an operator in a browser, whose pages have tests of their own",
+    "browser/test_console_pages.py": "it visits every page of the console, in each mode, and goes through it by keyboard",
     "faults/": "processes are killed, frozen and cut off, which takes seconds each",
     "unit/core/test_growth.py": "it counts the calls of long runs",
     "integration/cluster/": "each test starts workers of a Temporal server",
+    "integration/console/test_sizes.py": "it builds graphs, chains and families of the largest size",
     "integration/db/test_retention.py::test_a_chain_that_goes_on_for_ever_costs_what_a_young_one_does": (
         "it measures a chain of thousands of runs"
     ),

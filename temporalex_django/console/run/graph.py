@@ -20,7 +20,6 @@ from temporalex_django.errors import TemporalexError
 from temporalex_django.graph.instance import Instance as GraphInstance
 from temporalex_django.graph.projection import project
 from temporalex_django.graph.render import COLOURS, states
-from temporalex_django.graph.steps import StepRef, key_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import HistoryEvent, Instance
 from temporalex_django.operations.read import describe
@@ -130,7 +129,7 @@ def draw_graph(
         Arrow(source=arrow_key[0], target=arrow_key[1], label=", ".join(event_names), dynamic=arrow_key in dynamic)
         for arrow_key, event_names in edge_events.items()
     ]
-    names = [capitalize(describe.step_title(graph_class, key_of(step))) for step in refs]
+    names = [capitalize(describe.title_of_step(step)) for step in refs]
     drawn = draw_picture(names, arrows, step_states)
     state_texts = _state_texts()
     leads_to: dict[int, list[str]] = defaultdict(list)

@@ -61,7 +61,7 @@ from temporalex_django.errors import (
 from temporalex_django.graph import instance
 from temporalex_django.graph.engine import find_declared_event
 from temporalex_django.graph.projection import project
-from temporalex_django.graph.steps import class_of, external_events, key_of, role_of
+from temporalex_django.graph.steps import StepRef, class_of, external_events, key_of, role_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import ActivityTask, Instance
 from temporalex_django.models.runs import Status
@@ -595,13 +595,16 @@ def step_title(code: Any, key: str) -> str:
     if isinstance(code, type) and issubclass(code, GraphWorkflow):
         for step in code.graph():
             if key_of(step) == key:
-                cls = class_of(step)
-                is_own = cls.__module__.partition(".")[0] == _OWN_PACKAGE
-                documentation = None
-                if not is_own:
-                    documentation = vars(cls).get("__doc__")
-                return display_title(step.label or documentation, None, key)
+                return title_of_step(step)
     return display_title(None, None, key)
+
+
+def title_of_step(step: StepRef) -> str:
+    """Return the title of a step of a graph."""
+    cls = class_of(step)
+    is_own = cls.__module__.partition(".")[0] == _OWN_PACKAGE
+    documentation = None if is_own else vars(cls).get("__doc__")
+    return display_title(step.label or documentation, None, key_of(step))
 
 
 def wait_title(wait: Mapping[str, Any], code: Any, redactor: Redactor) -> str:

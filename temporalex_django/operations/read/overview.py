@@ -8,19 +8,20 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db.models import Count, QuerySet, TextField, Value
-from django.db.models.functions import Concat
+from django.db.models import QuerySet, Subquery
 from django.utils import timezone
 
 from temporalex_django.access import is_unfiltered, policy, runs_or_all, schedules_for
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.db.run_reader import BoundedCount, semi_join
 from temporalex_django.models import Chain, Instance, Schedule, Status
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.deploy import deploy_diagnosis, unfit_release
 from temporalex_django.operations.fleet.stats import LiveWorkers
 from temporalex_django.operations.read import run_filters
 from temporalex_django.operations.read.project_state import MAX_COUNTED_RUNS, load_project_and_workers, open_runs
+from temporalex_django.operations.schedules.describe import troubled_schedules
 from temporalex_django.operations.schedules.operations import VIEW_SCHEDULE
 from temporalex_django.present.diagnosis import diagnose
 from temporalex_django.present.project_view import ProjectView
@@ -31,7 +32,6 @@ MAX_COUNT: Final = 1_000
 #: Failed runs that are counted, the newest ones.
 _MAX_FAILED = MAX_COUNT + 1
 _MAX_PROBLEMS = 20
-_RELEASE = "release "
 _PERIOD, _BAR = timedelta(hours=24), timedelta(minutes=30)
 #: Permissions that the findings need besides that to see runs, by the beginning of their codes.
 _PERMISSIONS = {
@@ -58,7 +58,7 @@ class Overview:
     - ``longest_wait``: for how many seconds the oldest run or activity has waited for a worker.
     - ``workers`` and ``lost_workers``: the numbers of workers that are alive and take work, and of those that were
       declared dead in the last 24 hours.
-    - ``schedules``: the number of schedules that do not run as planned.
+    - ``schedules``: the number of schedules that do not run as planned, counted up to 1,000.
     - ``problems``: the worst findings, at most twenty; ``more_problems`` is the number of the others.
     - ``is_empty``: True if the reader sees no run at all.
 
@@ -84,17 +84,19 @@ class Overview:
 def load_overview(user: Person, runs: QuerySet[Instance] | None) -> Overview:
     """Return the overview for a user, with ``runs``; None means all runs. About twenty reads, and no lock."""
     alias, permits = storage().alias, policy().permits
-    schedules = schedules_for(user, alias=alias) if policy().allows(user, VIEW_SCHEDULE) else Schedule.objects.none()
+    sees_schedules = policy().allows(user, VIEW_SCHEDULE)
+    schedules = schedules_for(user, alias=alias) if sees_schedules else Schedule.objects.none()
     # The open runs are counted below, together with those that need attention.
     project, live = load_project_and_workers(alias, runs, schedules, classes=len(workflows.registry), open_count=0)
     now = project.at or timezone.now()
-    counts = _count_runs(alias, runs, live, now=now)
-    project = replace(project, open_count=counts.get("open", 0))
+    # The list *In trouble* has the same rows.
+    troubled = troubled_schedules(schedules.using(alias), now, alias=alias, problems=project.schedule_problems)
+    counts = _count(alias, runs, live, troubled, now=now)
+    project = replace(project, open_count=counts.open)
     findings = [finding for finding in diagnose(project, now=now) if _is_shown(finding, user)]
     sees_workers = permits(user, f"{APP}.view_worker")
-    if sees_workers:
-        releases = [name.removeprefix(_RELEASE) for name in counts if name.startswith(_RELEASE)]
-        findings += map(deploy_diagnosis, releases)
+    if sees_workers and counts.unfit_release is not None:
+        findings.append(deploy_diagnosis(counts.unfit_release))
     # The sort is stable: causes still come before their effects.
     findings.sort(key=lambda finding: finding.severity != "error")
     failed_at = _failure_times(alias, runs, now=now)
@@ -102,7 +104,7 @@ def load_overview(user: Person, runs: QuerySet[Instance] | None) -> Overview:
     return Overview(
         at=now,
         open=project.open_count,
-        stuck=counts.get("stuck", 0),
+        stuck=counts.stuck,
         failed=len(failed_at),
         failed_bars=_bars(failed_at, now=now),
         open_tasks=project.open_tasks,
@@ -110,9 +112,7 @@ def load_overview(user: Person, runs: QuerySet[Instance] | None) -> Overview:
         longest_wait=_longest_wait(project, now),
         workers=len(project.active_workers) if sees_workers else None,
         lost_workers=len(project.lost_workers) if sees_workers else None,
-        schedules=len({problem.schedule for problem in project.schedule_problems})
-        if policy().allows(user, VIEW_SCHEDULE)
-        else None,
+        schedules=counts.schedules if sees_schedules else None,
         problems=findings[:_MAX_PROBLEMS],
         more_problems=max(0, len(findings) - _MAX_PROBLEMS),
         is_empty=not project.open_count and not failed_at and not all_runs.order_by().exists(),
@@ -139,36 +139,50 @@ def _is_shown(finding: Diagnosis, user: Person) -> bool:
     return all(permission is None or policy().permits(user, permission) for permission in permissions)
 
 
-def _count_runs(alias: str, runs: QuerySet[Instance] | None, live: LiveWorkers, *, now: datetime) -> dict[str, int]:
-    """Return the numbers of open runs and of those that need attention, each up to a bound. One read.
+@dataclass(frozen=True, slots=True)
+class _Counts:
+    """The numbers of open runs, of those that need attention, and of schedules in trouble, each up to a bound.
 
-    A release that does not match the open runs is a name among them, after ``_RELEASE``.
+    ``unfit_release`` is the name of the newest release, or None if it matches the open runs.
     """
-    current = open_runs(alias, runs).order_by()
-    stuck = run_filters.stuck_runs(current, live=live).order_by()
+
+    schedules: int
+    open: int = 0
+    stuck: int = 0
+    unfit_release: str | None = None
+
+
+def _count(
+    alias: str, runs: QuerySet[Instance] | None, live: LiveWorkers, troubled: QuerySet[Schedule], *, now: datetime
+) -> _Counts:
+    """Count runs and the schedules that are in trouble, and read the name of a release that does not match. One read.
+
+    Two reads in a project without any run.
+    """
+    current = open_runs(alias, runs)
+    stuck = run_filters.stuck_runs(current.order_by(), live=live)
     # An open chain has one current run, and an index has the open chains.
-    chains = Chain.objects.using(alias).filter(open_key__isnull=False).order_by()
-    first = _count_rows("open", chains if runs is None else current, MAX_COUNTED_RUNS)
-    second = _count_rows("stuck", stuck, MAX_COUNT + 1)
-    name = Concat(Value(_RELEASE), "release", output_field=TextField())
-    release = unfit_release(alias, now).annotate(group=name, number=Value(1)).values_list("group", "number")
-    rows: Any = first.values_list("group", "number").union(second.values_list("group", "number"), release, all=True)
-    return dict(rows.order_by())
-
-
-def _count_rows(name: str, rows: Any, most: int) -> Any:
-    """Return a query for the name and the number of rows, of ``most`` rows at most."""
-    stored = rows.model.objects.using(rows.db).order_by()
-    bounded = stored.filter(pk__in=rows.values("pk")[:most])
-    return bounded.annotate(group=Value(name)).values("group").annotate(number=Count("pk"))
+    chains = Chain.objects.using(alias).filter(open_key__isnull=False)
+    # Any row serves, since each value is a subquery.
+    rows: Any = Instance.objects.using(alias).order_by()
+    counts = rows.values_list(
+        BoundedCount(troubled, MAX_COUNT + 1),
+        BoundedCount(chains if runs is None else current, MAX_COUNTED_RUNS),
+        BoundedCount(stuck, MAX_COUNT + 1),
+        Subquery(unfit_release(alias, now).values("release")),
+    )
+    for row in counts[:1]:
+        return _Counts(*row)
+    return _Counts(troubled.order_by()[: MAX_COUNT + 1].count())
 
 
 def _failure_times(alias: str, runs: QuerySet[Instance] | None, *, now: datetime) -> list[datetime]:
     """Return when runs failed in the last 24 hours, of the newest failed ones. One read."""
     failed_runs = runs_or_all(runs, alias=alias).filter(ended=Status.FAILED).order_by("-id")
     # The newest ids come from an index of failed runs; times are compared only for those.
-    newest = failed_runs.values_list("closed_at", flat=True)[:_MAX_FAILED]
-    return [closed_at for closed_at in newest if closed_at is not None and closed_at >= now - _PERIOD]
+    rows = Instance.objects.using(alias).filter(closed_at__gte=now - _PERIOD).order_by()
+    times = semi_join(rows, failed_runs.values("pk")[:_MAX_FAILED]).values_list("closed_at", flat=True)
+    return [closed_at for closed_at in times if closed_at is not None]
 
 
 def _bars(times: Sequence[datetime], *, now: datetime) -> list[int]:

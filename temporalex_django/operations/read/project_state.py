@@ -67,6 +67,7 @@ _MAX_GROUPS, MAX_COUNTED_RUNS, MAX_COUNTED_TASKS = 20, 10_000, 1_000
 _OVERDUE_PERIOD = timedelta(days=1)
 #: A message that should have been sent for so long is reported.
 _OUTBOX_PATIENCE = timedelta(seconds=30)
+_TASK_COLUMNS = ("workflow", "workflow_id", "asked", "delegated", "four_eyes", "opened_at", "due_at", "closed_at")
 Runs = QuerySet[Instance] | None
 
 
@@ -196,16 +197,18 @@ def _due_runs(alias: str, runs: Runs, live: LiveWorkers, late_before: datetime) 
 
 def _stopped_runs(alias: str, runs: Runs) -> Iterator[StoppedRuns]:
     """Yield groups of runs whose class is off, then of paused runs."""
-    current_runs = open_runs(alias, runs).order_by()
+    current_runs, stored = open_runs(alias, runs).order_by(), Instance.objects.using(alias).order_by()
     groups = [
         # A run that is both is reported as blocked: unpausing it would not let it continue.
-        rows.annotate(code=Value(code))
+        semi_join(current_runs, ids.values("pk"))
+        .annotate(code=Value(code))
         .values("workflow", "code")
         .annotate(count=Count("pk"), example=Max("workflow_id"))
         .values_list("code", "workflow", "count", "example")
-        for code, rows in (
-            (WorkflowSwitchedOff.code, current_runs.filter(blocked__code=WorkflowSwitchedOff.code)),
-            ("paused", current_runs.filter(paused__isnull=False, blocked__isnull=True)),
+        # Indexes find the few that are stopped, and the rest is looked up for those alone.
+        for code, ids in (
+            (WorkflowSwitchedOff.code, stored.filter(blocked__code=WorkflowSwitchedOff.code)),
+            ("paused", stored.filter(paused__isnull=False, blocked__isnull=True)),
         )
     ]
     # One read. The switched off ones come first.
@@ -223,9 +226,9 @@ def _unclaimed_activities(
         tasks = tasks.filter(run__in=runs)
     groups: Any = tasks.values("activity", "queue").annotate(count=Count("pk"))
     groups = groups.order_by("-count", "activity")
-    for row in groups.filter(owner=None, atomic=False, due_at__lt=late_before).annotate(since=Min("due_at"))[
-        :_MAX_GROUPS
-    ]:
+    # Each task has a partition or has none: with these words, the database uses the two indexes of due tasks.
+    late_groups = groups.filter(Q(line__isnull=True) | Q(line__isnull=False), owner=None, atomic=False)
+    for row in late_groups.filter(due_at__lt=late_before).annotate(since=Min("due_at"))[:_MAX_GROUPS]:
         # Atomic activities are left out: they run in the turn, so every worker that takes the run has them.
         if not live.can_run_activity(row["activity"], queue=row["queue"]):
             yield UnclaimedActivities(**row, pollers=live.count_pollers(row["queue"]))
@@ -248,11 +251,16 @@ def _failed_messages(alias: str, runs: Runs) -> Iterator[FailedMessages]:
 
 
 def _open_tasks(alias: str, runs: Runs) -> QuerySet[HumanTask]:
-    """Return the oldest human tasks that wait for a decision, as many as are counted."""
+    """Return the human tasks that wait for a decision, as many as are counted, those that are due first at first.
+
+    They have the columns alone of which the state is made.
+    """
     open_tasks = HumanTask.objects.using(alias).open()
     if runs is not None:
         open_tasks = open_tasks.filter(run__in=runs.order_by().values("pk"))
-    return open_tasks.order_by("opened_at", "pk")[:MAX_COUNTED_TASKS]
+    # The order of the index of open tasks, so that no more of them are read.
+    ordered = open_tasks.order_by(F("due_at").asc(nulls_last=True), "opened_at", "pk")
+    return ordered.only(*_TASK_COLUMNS)[:MAX_COUNTED_TASKS]
 
 
 def _undecidable_tasks(alias: str, tasks: Sequence[HumanTask]) -> Iterator[UndecidableTasks]:
@@ -265,12 +273,13 @@ def _undecidable_tasks(alias: str, tasks: Sequence[HumanTask]) -> Iterator[Undec
         if task.pk in undecidable_ids or task.pk in absent:
             groups.setdefault((task.workflow, tuple(absent.get(task.pk, ()))), []).append(task)
     for (workflow, missing), group in [*groups.items()][:_MAX_GROUPS]:
+        oldest = min(group, key=lambda task: (task.opened_at, task.pk))
         yield UndecidableTasks(
             workflow=workflow,
             count=len(group),
-            since=group[0].opened_at,
-            example=group[0].workflow_id,
-            task=str(group[0].pk),
+            since=oldest.opened_at,
+            example=oldest.workflow_id,
+            task=str(oldest.pk),
             absent=missing,
         )
 

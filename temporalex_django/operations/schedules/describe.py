@@ -24,7 +24,7 @@ from temporalex_django.models.fields import decode_payload
 from temporalex_django.operations import audit
 from temporalex_django.operations.background_tasks import VIEW_TASKS
 from temporalex_django.operations.base import Actor, storage
-from temporalex_django.operations.fleet.stats import LiveWorkers
+from temporalex_django.operations.fleet.stats import LiveWorkers, live_workers
 from temporalex_django.operations.schedules.definition import ScheduleDefinition
 from temporalex_django.operations.schedules.operations import visible_schedules
 from temporalex_django.operations.schedules.store import backfill_of, require_readable, slot_of, table_of
@@ -378,8 +378,8 @@ def load_schedule_problems(
     """
     rows = Schedule.objects.using(alias) if schedules is None else schedules.using(alias)
     rows = rows.order_by("name")
-    # A paused schedule or one that is gone starts no runs, so its class may be gone as well.
-    active_rows = rows.filter(gone_since=None, paused_at=None, next_at__isnull=False)
+    # The class of a schedule that starts no runs may be gone as well.
+    active_rows = _active_schedules(rows)
     # One read for all problems that the row of a schedule shows.
     candidates = [*rows.filter(_shown_problems(now))[:_MAX_SHOWN]]
     failures = [row for row in candidates if row.paused_by_failures and row.paused_at and row.gone_since is None]
@@ -417,15 +417,31 @@ def _shown_problems(now: datetime) -> Q:
     )
 
 
-def troubled_schedules(schedules: QuerySet[Schedule], now: datetime, *, alias: str) -> QuerySet[Schedule]:
-    """Return those of the schedules that do not run as planned, by their rows and slots.
+def troubled_schedules(
+    schedules: QuerySet[Schedule],
+    now: datetime,
+    *,
+    alias: str,
+    problems: Iterable[ScheduleProblem] | None = None,
+) -> QuerySet[Schedule]:
+    """Return those of the schedules that do not run as planned: the rows that ``load_schedule_problems`` is about.
 
-    The list is that of ``load_schedule_problems``, without schedules whose classes no worker can run.
+    ``problems`` is what that has returned for the schedules. Without it, two reads find the classes that no worker can
+    run.
     """
     rows = Schedule.objects.using(alias).order_by()
+    if problems is None:
+        problems = _without_code(_active_schedules(schedules).using(alias), live_workers(alias=alias))
+    lacking = {problem.workflow for problem in problems if problem.kind in ("class", "unpolled")}
+    without_code = _active_schedules(rows).filter(task="", workflow__in=lacking).values("pk")
     stalled = _stalled_schedules(rows, outcomes=(SlotOutcome.SKIPPED,)).order_by().values("pk")
     missed = _missed_slots(alias, now).values("schedule")
-    return schedules.filter(_shown_problems(now) | Q(pk__in=stalled) | Q(pk__in=missed))
+    return schedules.filter(_shown_problems(now) | Q(pk__in=stalled) | Q(pk__in=missed) | Q(pk__in=without_code))
+
+
+def _active_schedules(schedules: QuerySet[Schedule]) -> QuerySet[Schedule]:
+    """Return the schedules that start runs: a paused schedule or one that is gone starts none."""
+    return schedules.filter(gone_since=None, paused_at=None, next_at__isnull=False)
 
 
 def _problem(
@@ -523,7 +539,7 @@ def load_stalls(
 def _stalled_schedules(schedules: QuerySet[Schedule], *, outcomes: Sequence[SlotOutcome]) -> QuerySet[Schedule]:
     """Return the active schedules that left out their last slots, at least three in a row."""
     newest = ScheduleSlot.objects.filter(schedule=OuterRef("pk"), cause=SlotCause.TIME).order_by("-at")
-    rows: Any = schedules.filter(gone_since=None, paused_at=None, next_at__isnull=False).order_by("name")
+    rows: Any = _active_schedules(schedules).order_by("name")
     for number in range(_STALL_COUNT):
         slot = {name: Subquery(newest.values(name)[number : number + 1]) for name in ("outcome", "reason", "count")}
         rows = rows.alias(**{f"{name}_{number}": value for name, value in slot.items()})

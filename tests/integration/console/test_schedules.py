@@ -542,13 +542,28 @@ def test_each_slot_of_the_strip_links_to_its_run_and_a_skip_to_the_run_in_its_wa
 
 def test_the_view_of_trouble_has_what_the_overview_counts(admin: Client) -> None:
     now = timezone.now()
-    for name in ("well", "broken", "failed", "gone", "stalled", "missed", "paused"):
+    for name in (
+        "well",
+        "broken",
+        "failed",
+        "gone",
+        "stalled",
+        "missed",
+        "paused",
+        "late-1",
+        "late-2",
+        "lost",
+        "lost-2",
+    ):
         make(name)
     changes: dict[str, dict[str, Any]] = {
         "broken": {"error": "no holidays function"},
         "failed": {"paused_at": now, "paused_by_failures": True},
         "gone": {"gone_since": now, "owner": "code"},
         "paused": {"paused_at": now},
+        # One cause, and one finding, for many schedules.
+        **{f"late-{number}": {"next_at": now - timedelta(hours=1)} for number in (1, 2)},
+        **{name: {"workflow": "test.GoneFromTheCode"} for name in ("lost", "lost-2")},
     }
     for name, columns in changes.items():
         ScheduleRow.objects.filter(name=name).update(**columns)
@@ -556,10 +571,11 @@ def test_the_view_of_trouble_has_what_the_overview_counts(admin: Client) -> None
         slot(ScheduleRow.objects.get(name="stalled"), number, "skipped", reason="overlap")
     slot(ScheduleRow.objects.get(name="missed"), 1, "missed", reason="window")
     overview = admin.get(CONSOLE).content.decode()
-    (address,) = re.findall(r'<a href="([^"]*)"><span class="tx-tile-value">5</span>', overview)
+    (address,) = re.findall(r'<a href="([^"]*)"><span class="tx-tile-value">9</span>', overview)
     assert address == f"{LIST}?state=trouble"
     listed = admin.get(address).context["page"].object_list
-    assert {row.name for row in listed} == {"broken", "failed", "gone", "stalled", "missed"}
+    names = {"broken", "failed", "gone", "stalled", "missed", "late-1", "late-2", "lost", "lost-2"}
+    assert {row.name for row in listed} == names
     assert "Skips its slots" in text_of(admin.get(LIST))
 
 

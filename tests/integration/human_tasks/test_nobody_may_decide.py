@@ -17,6 +17,7 @@ from temporalex_django import Ok, Workflow, api, signals
 from temporalex_django.access import AccessPolicy
 from temporalex_django.models import HumanTask
 from temporalex_django.operations.human_tasks import operations
+from temporalex_django.operations.read.project_state import load_project_state
 from temporalex_django.testing import drain
 from tests.integration.human_tasks.test_pages import INBOX, browser, staff, text
 from tests.integration.human_tasks.test_rest import URL, client
@@ -147,3 +148,12 @@ def test_others_cost_no_query() -> None:
         asked(ann, bob, role=MAY)
     assert reads([*HumanTask.objects.all()]) == one
     assert reads([*HumanTask.objects.filter(four_eyes="")]) == 0
+
+
+def test_a_group_counts_from_its_oldest_task_whichever_is_due_first() -> None:
+    ann, bob = stored("ann", MAY, START), stored("bob", MAY)
+    oldest, newest = asked(ann, bob, role=MAY), asked(ann, bob, role=MAY)
+    HumanTask.objects.filter(pk=newest.pk).update(due_at=oldest.opened_at)
+
+    (group,) = load_project_state("default").undecidable_tasks
+    assert (group.count, group.since, group.task) == (2, oldest.opened_at, str(oldest.pk))

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from types import ModuleType
 
-import django
 import pytest
 from django.core.checks import run_checks
 from django.utils.functional import SimpleLazyObject
@@ -14,11 +13,7 @@ from django.utils.functional import SimpleLazyObject
 from temporalex_django import checks
 from temporalex_django.authoring import activity, workflow
 from temporalex_django.core import names
-
-if django.VERSION >= (6, 0):
-    from django.tasks import task
-else:
-    from django_tasks import task
+from temporalex_django.tasks import task
 
 HEAD = "from temporalex_django import Ok, Workflow, VersionedWorkflow, activity\n"
 SYNC = """

@@ -16,8 +16,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
-
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.backends.cluster.ids import queue_of
 from temporalex_django.backends.cluster.mirrored_run import FailedTask, ObservedRun
@@ -29,6 +27,7 @@ from temporalex_django.core.names import TABLES
 from temporalex_django.db.human_tasks import closed_with_run
 from temporalex_django.db.inserts import StartedRun, insert_start, reopen_chain
 from temporalex_django.db.messages import notify
+from temporalex_django.db.sql_columns import RUNS, json_value
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.turn_writes import delete_search_attributes
 from temporalex_django.engine.blocked import block_cause, block_mark_of
@@ -56,6 +55,11 @@ log = logging.getLogger("temporalex_django.backends")
 
 #: Seconds that a write waits for the row of a chain. After that the task fails, and the server has it done again later.
 _LOCK_WAIT = 1.0
+#: The columns of a row that decide what becomes of it. A prepared statement reads them for each activation.
+_ROW = RUNS.pick_columns(
+    *("id", "chain_id", "cluster_run_id", "workflow", "workflow_id", "status", "attempt", "created_at"),
+    *("started_at", "closed_at", "cluster_task_at", "search_attributes"),
+)
 
 
 class MirrorBusy(Exception):
@@ -65,6 +69,14 @@ class MirrorBusy(Exception):
 def lock_order(run: ObservedRun) -> str:
     """Return the sort key for runs that one transaction locks, so that two transactions cannot deadlock."""
     return run.facts.get("chain") or run.first_run_id
+
+
+def _read_row(values: Sequence[Any], alias: str) -> Instance:
+    """Return the row of a run with the columns ``_ROW``. The others are read when somebody asks for them."""
+    columns = _ROW.row_fields(values)
+    columns["search_attributes"] = json_value(columns["search_attributes"])
+    names = [field.attname for field in Instance._meta.concrete_fields if field.attname in columns]
+    return Instance.from_db(alias, names, [columns[name] for name in names])
 
 
 class Batch:
@@ -98,10 +110,14 @@ class Batch:
         else:
             states = self.storage.lock_runs(chains)
         newest = [state.run_id for state in states.values()]
-        ids = [UUID(run.run_id) for run in runs]
-        rows = Instance.objects.using(self.storage.alias).filter(Q(cluster_run_id__in=ids) | Q(pk__in=newest))
+        (by_cluster, ids), (by_key, keys) = (
+            self.storage.sql.in_array(values, "uuid") for values in ([UUID(run.run_id) for run in runs], newest)
+        )
+        sql = _ROW.select(f"where cluster_run_id {by_cluster} or id {by_key}")
         self.states.update(states)
-        self.rows.update((row.pk, row) for row in rows.defer("args", "carried_messages", "snapshot", "published"))
+        for values in self.storage.sql.select(sql, [ids, keys], _ROW.types):
+            row = _read_row(values, self.storage.alias)
+            self.rows[row.pk] = row
 
     def has_planned(self, chain_id: UUID | None) -> bool:
         """Return True if ``store`` will write rows of this chain."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from django.db import DatabaseError, IntegrityError, close_old_connections
+from django.db import DatabaseError, IntegrityError, close_old_connections, connections
 
 from temporalex_django.backends.cluster import mirror
 from temporalex_django.backends.cluster.mirrored_run import FailedTask, ObservedRun
@@ -36,6 +36,8 @@ BATCH: Final = 50
 #: Seconds for which a write is tried again while another transaction has its rows, and the pause before the next try.
 _TRY_SECONDS: Final = 1.0
 _CONFLICT_PAUSE: Final = 0.02
+#: Seconds after which the next write checks the connection first.
+_CHECK_SECONDS: Final = 1.0
 
 
 class DatabaseBusy(Exception):
@@ -174,8 +176,12 @@ class MirrorWriter:
     def _run(self) -> None:
         keep_open()
         with worker_session(self.alias):
+            checked_at = 0.0
             while (jobs := self._next_jobs()) is not None:
-                close_old_connections()
+                # A check of the connection is a round trip: a busy thread makes none, unless something has failed.
+                if connections[self.alias].errors_occurred or time.monotonic() - checked_at > _CHECK_SECONDS:
+                    close_old_connections()
+                    checked_at = time.monotonic()
                 self._perform(jobs)
 
     def _next_jobs(self) -> list[_Job] | None:

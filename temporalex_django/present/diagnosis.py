@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Final
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
@@ -359,6 +360,23 @@ def _outgoing_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnos
         )
 
 
+#: The texts about a run that has nearly reached a limit of the cluster, by its kind.
+_FULL_TEXTS: Final = {
+    "history": (
+        gettext_noop("The history of %(workflow)s %(id)s has reached %(share)d %% of a limit of the Temporal cluster."),
+        gettext_noop("Let its code continue as new: at the limit, the cluster terminates the run."),
+    ),
+    "signals": (
+        gettext_noop("%(workflow)s %(id)s has received %(share)d %% of the signals that the Temporal cluster accepts."),
+        gettext_noop("Let its code continue as new: at the limit, the cluster refuses further signals to the run."),
+    ),
+    "updates": (
+        gettext_noop("%(workflow)s %(id)s has received %(share)d %% of the updates that the Temporal cluster accepts."),
+        gettext_noop("Let its code continue as new: at the limit, the cluster refuses further updates of the run."),
+    ),
+}
+
+
 def _cluster_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
     """Yield that a cluster does not answer, nobody polls it or compares its runs, or its clock is wrong."""
     cluster = project.cluster
@@ -397,11 +415,14 @@ def _cluster_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
         next_step = _("Synchronize the clocks of all machines with NTP.")
         yield Diagnosis(severity="warning", code="cluster_clock", text=text, next_step=next_step)
     for run in cluster.full_histories:
-        text = _("The history of %(workflow)s %(id)s has reached %(share)d %% of a limit of the Temporal cluster.")
+        text, next_step = _FULL_TEXTS[run.kind]
         facts: dict[str, object] = {"workflow": run.workflow, "id": run.id, "share": int(100 * run.share)}
-        next_step = _("Let its code continue as new: at the limit, the cluster terminates the run.")
         yield Diagnosis(
-            severity="warning", code="history_full", text=text % facts, next_step=next_step, evidence=[run.id]
+            severity="warning",
+            code="history_full",
+            text=_(text) % facts,
+            next_step=_(next_step),
+            evidence=[run.id],
         )
     if cluster.build is not None:
         yield from _build_diagnoses(cluster.build)

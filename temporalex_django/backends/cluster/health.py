@@ -10,18 +10,19 @@ from typing import Final
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.query.v1 import WorkflowQuery
 from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
 from temporalio.api.workflowservice import v1 as service
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from temporalex_django.backends.cluster import deployments
+from temporalex_django.backends.cluster import deployments, names
 from temporalex_django.backends.cluster.client import ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.ids import identity_of, task_queue
 from temporalex_django.backends.cluster.reconcile import LEASE
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance, Lease, Worker
-from temporalex_django.present.project_view import ClusterView, FullHistory
+from temporalex_django.present.project_view import ClusterView, FullHistory, FullKind
 
 #: Runs younger than this may wait for a worker that starts.
 _YOUNG: Final = timedelta(seconds=30)
@@ -31,10 +32,15 @@ _CALL_SECONDS: Final = 5.0
 #: Most open runs whose histories are measured, and the fewest events of one.
 _MAX_HISTORIES: Final = 20
 LONG: Final = 100
-#: The server terminates a run whose history has more events or bytes. A run is named when it has used this part.
+#: The server terminates a run whose history has more events or bytes, and refuses further signals and updates. A run is
+#: named when it has used this part.
 MOST_EVENTS: Final = 51_200
 MOST_BYTES: Final = 50 * 2**20
+MOST_SIGNALS: Final = 10_000
+MOST_UPDATES: Final = 2_000
 FULL: Final = 0.8
+#: A run is asked for its numbers again when its history has grown by so many events.
+_GROWN: Final = 50
 _MAX_QUEUES: Final = 50
 
 
@@ -49,7 +55,9 @@ def read_cluster(storage: DjangoStorage) -> ClusterView:
         pollers = client.call(lambda sdk: _pollers(sdk, queues), timeout=_CALL_SECONDS)
         build = client.call(deployments.read_build, timeout=_CALL_SECONDS)
         longest = rows.filter(chain__length__gte=LONG, cluster_run_id__isnull=False).order_by("-chain__length")
-        full = client.call(partial(_full_histories, runs=[*longest[:_MAX_HISTORIES]]), timeout=_CALL_SECONDS)
+        long = [*longest.select_related("chain")[:_MAX_HISTORIES]]
+        full = client.call(partial(_full_histories, runs=long), timeout=_CALL_SECONDS)
+        full += client.call(partial(_full_inboxes, runs=long), timeout=_CALL_SECONDS)
     except (ClusterUnavailable, RPCError) as exc:
         return ClusterView(address=address, error=str(exc), compared_until=compared_until)
     live = {
@@ -111,6 +119,47 @@ async def _full_histories(sdk: Client, runs: Sequence[Instance]) -> list[FullHis
         if share >= FULL:
             full.append(FullHistory(workflow=run.workflow, id=run.workflow_id, share=share))
     return full
+
+
+#: The numbers of signals and updates of runs, by their ids on the cluster, and the length of the history by then.
+_counts: dict[str, tuple[int, dict[str, int]]] = {}
+
+
+async def _full_inboxes(sdk: Client, runs: Sequence[Instance]) -> list[FullHistory]:
+    """Return those of these runs that have received most of the signals or updates that the server accepts.
+
+    The server counts them for itself alone, so the runs are asked, which a worker answers.
+    """
+    long = [run for run in runs if run.chain.length >= FULL * MOST_UPDATES]  # each message is an event
+    new = [run for run in long if run.chain.length - _counts.get(str(run.cluster_run_id), (-_GROWN, {}))[0] >= _GROWN]
+    answers = await asyncio.gather(*(_ask_counts(sdk, run) for run in new), return_exceptions=True)
+    known = {str(run.cluster_run_id): _counts.get(str(run.cluster_run_id), (0, {})) for run in long}
+    for run, answer in zip(new, answers, strict=True):
+        if not isinstance(answer, BaseException):  # such as a run that no worker polls
+            known[str(run.cluster_run_id)] = (run.chain.length, answer)
+    _counts.clear()
+    _counts.update(known)
+    full: list[FullHistory] = []
+    for run in long:
+        counts = known[str(run.cluster_run_id)][1]
+        kinds: tuple[tuple[FullKind, int], ...] = (("signals", MOST_SIGNALS), ("updates", MOST_UPDATES))
+        full += [
+            FullHistory(workflow=run.workflow, id=run.workflow_id, share=counts.get(kind, 0) / most, kind=kind)
+            for kind, most in kinds
+            if counts.get(kind, 0) >= FULL * most
+        ]
+    return full
+
+
+async def _ask_counts(sdk: Client, run: Instance) -> dict[str, int]:
+    client = cluster_client()
+    address = WorkflowExecution(workflow_id=run.cluster_id or "", run_id=str(run.cluster_run_id))
+    request = service.QueryWorkflowRequest(
+        namespace=sdk.namespace, execution=address, query=WorkflowQuery(query_type=names.COUNTS)
+    )
+    answer = await sdk.workflow_service.query_workflow(request, timeout=timedelta(seconds=_CALL_SECONDS / 2))
+    counts: dict[str, int] = client.payloads.decode(answer.query_result.payloads[0])
+    return counts
 
 
 def _seen_at(poller: PollerInfo) -> datetime:

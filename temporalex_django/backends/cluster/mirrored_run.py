@@ -387,10 +387,15 @@ class MirroredRun(TemporalRun):
         return facts
 
     def _answer(self, query: QueryWorkflow) -> WorkflowCommand:
-        if query.query_type != names.TASKS:
+        answer: dict[str, Any]
+        if query.query_type == names.TASKS:
+            tasks = {str(activation): event for activation, event in self._tasks.items()}
+            answer = {"tasks": tasks, "last": self._last_task}
+        elif query.query_type == names.COUNTS:
+            updates = sum(event.kind == "UpdateAccepted" for event in self.history.events)
+            answer = {"signals": self._signals, "updates": updates}
+        else:
             return super()._answer(query)
-        tasks = {str(activation): event for activation, event in self._tasks.items()}
-        answer = {"tasks": tasks, "last": self._last_task}
         return self._writer.write_query_answer(query.query_id, answer)
 
 

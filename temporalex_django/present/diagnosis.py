@@ -390,6 +390,22 @@ def _cluster_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
         next_step = _("Check that it is running, and TEMPORALEX['CLUSTER']. Runs there continue when it answers again.")
         yield Diagnosis(severity="error", code="cluster_away", text=text, next_step=next_step)
         return
+    if cluster.old_version:
+        text = _("The Temporal cluster has the version %(version)s, which is too old.") % {
+            "version": cluster.old_version
+        }
+        next_step = _("Update it to 1.32 or later: older versions lack requests that operators and pauses need.")
+        yield Diagnosis(severity="warning", code="cluster_old", text=text, next_step=next_step)
+    if cluster.misplaced_id:
+        text = _("The run %(id)s on the Temporal cluster is open and has another PREFIX: no worker polls its queue.")
+        next_step = _("Set the earlier PREFIX in TEMPORALEX['CLUSTER'] until the runs that have it have ended.")
+        yield Diagnosis(
+            severity="error",
+            code="cluster_prefix",
+            text=text % {"id": cluster.misplaced_id},
+            next_step=next_step,
+            evidence=[cluster.misplaced_id],
+        )
     for queue in cluster.unpolled_queues:
         text = _("No worker polls the queue %(queue)s on the Temporal cluster, where runs are open.") % {"queue": queue}
         next_step = _("Start one: manage.py temporalex worker --queues %(queue)s") % {"queue": queue}

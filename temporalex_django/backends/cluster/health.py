@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
+from django.db.models import QuerySet
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.query.v1 import WorkflowQuery
@@ -18,7 +20,7 @@ from temporalio.service import RPCError
 
 from temporalex_django.backends.cluster import deployments, names
 from temporalex_django.backends.cluster.client import ClusterUnavailable, cluster_client
-from temporalex_django.backends.cluster.ids import identity_of, task_queue
+from temporalex_django.backends.cluster.ids import identity_of, prefix, task_queue
 from temporalex_django.backends.cluster.reconcile import LEASE
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance, Lease, Worker
@@ -42,6 +44,9 @@ FULL: Final = 0.8
 #: A run is asked for its numbers again when its history has grown by so many events.
 _GROWN: Final = 50
 _MAX_QUEUES: Final = 50
+#: The oldest version of the server with which this package was tested.
+OLDEST: Final = (1, 32)
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)")
 
 
 def read_cluster(storage: DjangoStorage) -> ClusterView:
@@ -52,6 +57,7 @@ def read_cluster(storage: DjangoStorage) -> ClusterView:
     rows = Instance.objects.using(storage.alias).filter(closed_at=None, cluster_id__isnull=False)
     queues = sorted(rows.filter(created_at__lt=now - _YOUNG).values_list("queue", flat=True).distinct()[:_MAX_QUEUES])
     try:
+        version = client.call(_read_version, timeout=_CALL_SECONDS)
         pollers = client.call(lambda sdk: _pollers(sdk, queues), timeout=_CALL_SECONDS)
         build = client.call(deployments.read_build, timeout=_CALL_SECONDS)
         longest = rows.filter(chain__length__gte=LONG, cluster_run_id__isnull=False).order_by("-chain__length")
@@ -76,13 +82,30 @@ def read_cluster(storage: DjangoStorage) -> ClusterView:
         compared_until=compared_until,
         build=build,
         full_histories=full,
+        old_version=version if is_old(version) else "",
+        misplaced_id=_misplaced_id(rows),
     )
 
 
+async def _read_version(sdk: Client) -> str:
+    answer = await sdk.workflow_service.get_system_info(service.GetSystemInfoRequest())
+    return answer.server_version
+
+
+def is_old(version: str) -> bool:
+    """Return True for a version such as ``1.31.2`` before ``OLDEST``. Versions of another form are no releases."""
+    numbers = _VERSION.match(version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST
+
+
+def _misplaced_id(rows: QuerySet[Instance]) -> str:
+    """Return the id on the cluster of a run that this project has started with another prefix, or an empty text."""
+    others = rows.exclude(cluster_id__startswith=prefix()).only("cluster_id", "metadata")[:_MAX_HISTORIES]
+    return next((run.cluster_id or "" for run in others if "started_by" not in (run.metadata or {})), "")
+
+
 async def _pollers(sdk: Client, queues: Sequence[str]) -> list[list[PollerInfo]]:
-    """Return who polls each of these queues for tasks of runs. Asks the server once if there is none."""
-    if not queues:
-        await sdk.workflow_service.get_system_info(service.GetSystemInfoRequest())
+    """Return who polls each of these queues for tasks of runs."""
     return [
         [
             *(

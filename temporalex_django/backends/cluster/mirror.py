@@ -58,7 +58,7 @@ _LOCK_WAIT = 1.0
 #: The columns of a row that decide what becomes of it. A prepared statement reads them for each activation.
 _ROW = RUNS.pick_columns(
     *("id", "chain_id", "cluster_run_id", "workflow", "workflow_id", "status", "attempt", "created_at"),
-    *("started_at", "closed_at", "cluster_task_at", "search_attributes"),
+    *("started_at", "closed_at", "cluster_task_at", "mirrored_at", "search_attributes"),
 )
 
 
@@ -154,26 +154,29 @@ def write(
     storage: DjangoStorage,
     wait: float = _LOCK_WAIT,
     restores: bool = False,
+    read_at: datetime | None = None,
     announce: Callable[[TurnReport], None] = notify.send_turn_signals,
     batch: Batch | None = None,
 ) -> None:
     """Write the rows of a run, in the open transaction or in one of its own.
 
     It waits at most ``wait`` seconds for the row of the chain. With ``restores``, a chain without rows gets its rows
-    again; otherwise somebody has deleted the run. After the commit it calls ``announce``, which sends the Django
-    signals. With ``batch``, which has read the rows, ``Batch.store`` writes them. Raises ``MirrorBusy``.
+    again; otherwise somebody has deleted the run. With ``read_at``, the time at which the state of the run was read
+    from the cluster, rows written before it are replaced even if they show a later activation: the cluster may have
+    been restored from a backup. After the commit it calls ``announce``, which sends the Django signals. With ``batch``,
+    which has read the rows, ``Batch.store`` writes them. Raises ``MirrorBusy``.
     """
     if batch is not None:
-        _plan(run, batch, restores=restores)
+        _plan(run, batch, restores=restores, read_at=read_at)
         return
     with storage.transaction("mirror alone"):
         batch = Batch(storage, announce=announce)
         batch.read([run], wait=wait)
-        _plan(run, batch, restores=restores)
+        _plan(run, batch, restores=restores, read_at=read_at)
         batch.store()
 
 
-def _plan(run: ObservedRun, batch: Batch, *, restores: bool) -> None:
+def _plan(run: ObservedRun, batch: Batch, *, restores: bool, read_at: datetime | None) -> None:
     """Decide what becomes of the rows of a run, and let ``batch`` write what is left to do."""
     storage, chain_id = batch.storage, _chain_of(run, batch.storage)
     if batch.has_planned(chain_id):  # an earlier run of the chain
@@ -192,7 +195,7 @@ def _plan(run: ObservedRun, batch: Batch, *, restores: bool) -> None:
         return
     if _is_continuation_undone(row, state, run, storage):
         _delete_next(row, state, run, storage)
-    if _is_later(row, state, run):
+    if _is_later(row, state, run) and not _is_outdated(row, state, read_at):
         return
     if row.pk == state.run_id:
         _reopen(run, row, state, storage)
@@ -369,6 +372,16 @@ def _is_later(row: Instance, state: RunState, run: ObservedRun) -> bool:
             run.now < row.cluster_task_at
         )  # the server has had the same activation done again, by another worker
     return run.activation < state.activations
+
+
+def _is_outdated(row: Instance, state: RunState, read_at: datetime | None) -> bool:
+    """Return True if the newest row of a chain was written before the cluster was read at ``read_at``.
+
+    What people or the server have ended stays ended: the request to the cluster may still be on its way.
+    """
+    if read_at is None or row.pk != state.run_id or row.status in ("terminated", "timed_out"):
+        return False
+    return row.mirrored_at is None or row.mirrored_at < read_at
 
 
 def _is_continuation_undone(row: Instance, state: RunState, run: ObservedRun, storage: DjangoStorage) -> bool:

@@ -202,7 +202,7 @@ def repair(
     ]
     rebuilt = [info for info in wrong if every or info.status not in _BY_SERVER]
     for start in range(0, len(rebuilt), _REBUILT):
-        _rebuild_rows(rebuilt[start : start + _REBUILT], rows, repairs, storage)
+        _rebuild_rows(rebuilt[start : start + _REBUILT], rows, repairs, storage, replaces=every)
     for info in wrong:
         if info.status not in _OPEN and info.status != _CONTINUED:
             repairs.closed += bool(_try(info.execution.workflow_id, partial(_close, info, storage)))
@@ -210,15 +210,24 @@ def repair(
 
 
 def _rebuild_rows(
-    infos: Sequence[WorkflowExecutionInfo], rows: Mapping[str, Instance], repairs: Repairs, storage: DjangoStorage
+    infos: Sequence[WorkflowExecutionInfo],
+    rows: Mapping[str, Instance],
+    repairs: Repairs,
+    storage: DjangoStorage,
+    *,
+    replaces: bool,
 ) -> None:
-    """Rebuild these runs from their histories, and write their rows. ``rows`` are those that exist, by run id."""
+    """Rebuild these runs from their histories, and write their rows. ``rows`` are those that exist, by run id.
+
+    With ``replaces``, rows that show more than their histories are replaced as well.
+    """
+    read_at = storage.now() if replaces else None
     by_id = {info.execution.run_id: info for info in infos}
     for run in _rebuild([_execution(info) for info in infos]):
         if run.run_id not in rows and _is_past_retention(run, by_id[run.run_id], storage):
             continue
         if not _is_being_deleted(run.facts.get("chain"), storage):
-            repairs.written += bool(_try(run.cluster_id, partial(_write, run, storage)))
+            repairs.written += bool(_try(run.cluster_id, partial(_write, run, read_at, storage)))
 
 
 def _rebuild(executions: Sequence[Execution]) -> list[ObservedRun]:
@@ -233,8 +242,8 @@ def _rebuild(executions: Sequence[Execution]) -> list[ObservedRun]:
     return runs
 
 
-def _write(run: ObservedRun, storage: DjangoStorage) -> bool:
-    mirror.write(run, restores=True, storage=storage)
+def _write(run: ObservedRun, read_at: datetime | None, storage: DjangoStorage) -> bool:
+    mirror.write(run, restores=True, read_at=read_at, storage=storage)
     return True
 
 

@@ -12,10 +12,11 @@ from django.utils import timezone
 from temporalex_django import Ok, Workflow, api, errors
 from temporalex_django.backends.cluster import health, reconcile
 from temporalex_django.management import doctor
-from temporalex_django.models import Instance, Worker
+from temporalex_django.models import Chain, Instance, Worker
 from temporalex_django.present.diagnosis import diagnose
 from temporalex_django.temporal.payloads import Payloads
 from tests.integration.cluster.test_worker import looping as looping_on
+from tests.support.commands import shell
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
@@ -32,6 +33,15 @@ class MirroredPatient(Workflow):
 
 def codes() -> set[str]:
     return {finding.code for finding in diagnose(doctor.load_project(), now=timezone.now())}
+
+
+def test_open_runs_are_counted_by_backend(cluster: Any) -> None:
+    assert "open runs" not in shell("doctor").out
+    for backend in ("tables", "temporal", "temporal"):
+        MirroredPatient.start(None, id=f"patient-{uuid.uuid4().hex[:8]}")
+        newest = Chain.objects.latest("id")
+        Chain.objects.filter(pk=newest.pk).update(backend=backend)
+    assert "open runs: 1 on the tables and 2 on the Temporal cluster" in shell("doctor").out
 
 
 def test_a_queue_that_nobody_polls_is_named_after_a_while(cluster: Any) -> None:

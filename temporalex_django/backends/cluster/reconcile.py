@@ -30,8 +30,8 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.backends.cluster import mirror, reads
 from temporalex_django.backends.cluster.answers import is_gone, is_transient
 from temporalex_django.backends.cluster.client import DESTINATION, ClusterUnavailable, cluster_client
-from temporalex_django.backends.cluster.ids import prefix, quoted
-from temporalex_django.backends.cluster.mirrored_run import ObservedRun
+from temporalex_django.backends.cluster.ids import prefix, quoted, task_queue
+from temporalex_django.backends.cluster.mirrored_run import COMBINED_AFTER, ObservedRun
 from temporalex_django.backends.cluster.rebuild import Execution, rebuild
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import counted
@@ -39,7 +39,7 @@ from temporalex_django.db.outbox import is_lease_free, lease_notes, set_lease, t
 from temporalex_django.db.retention import retention_policies
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
-from temporalex_django.models import Instance, Outbox
+from temporalex_django.models import Instance, LostWorker, Outbox
 
 T = TypeVar("T")
 
@@ -51,6 +51,9 @@ _OVERLAP: Final = timedelta(seconds=60)
 #: The first look of a project begins so long ago. The sample finds what closed before.
 _FIRST_LOOK: Final = timedelta(hours=1)
 _SAMPLE: Final = 200
+#: Workers are looked at that were found dead so lately, and runs that were written so long before their last heartbeat.
+_LOST_FOR: Final = timedelta(hours=1)
+_LEFT_BEHIND: Final = timedelta(seconds=COMBINED_AFTER + 5)
 _PAGE: Final = 200
 #: Runs that are rebuilt with one call.
 _REBUILT: Final = 20
@@ -101,6 +104,7 @@ def run_round(alias: str) -> bool:
     notes = lease_notes(LEASE, storage=storage)
     try:
         _look_at_closed(notes, storage)
+        _look_at_lost(notes, storage)
         _look_at_sample(notes, storage)
     except (ClusterUnavailable, RPCError) as exc:
         log.warning("could not compare the rows of runs with the cluster, retrying: %s", error_line(exc))
@@ -135,6 +139,28 @@ def _look_at_closed(notes: dict[str, Any], storage: DjangoStorage) -> None:
             return
     notes["mark"] = scan["mark"]
     notes.pop("scan", None)
+
+
+def _look_at_lost(notes: dict[str, Any], storage: DjangoStorage) -> None:
+    """Write the rows of runs that a worker may have left behind when it died: it writes some of them a little later.
+
+    They are among those that were written shortly before its last sign of life. The notes name the workers for which
+    this was done.
+    """
+    lost = LostWorker.objects.using(storage.alias).filter(lost_at__gt=storage.now() - _LOST_FOR)
+    known, workers = set(notes.get("lost", ())), list(lost.order_by("id"))
+    for worker in workers:
+        if worker.pk in known:
+            continue
+        rows = _open_rows(storage).filter(mirrored_at__range=(worker.beat_at - _LEFT_BEHIND, worker.lost_at))
+        executions = [
+            Execution(cluster_id=cluster_id or "", run_id=str(run_id), queue=task_queue(queue))
+            for cluster_id, run_id, queue in rows.values_list("cluster_id", "cluster_run_id", "queue")
+        ]
+        for start in range(0, len(executions), _REBUILT):
+            for run in _rebuild(executions[start : start + _REBUILT]):
+                _try(run.cluster_id, partial(mirror.write, run, storage=storage))
+    notes["lost"] = [worker.pk for worker in workers]
 
 
 def _look_at_sample(notes: dict[str, Any], storage: DjangoStorage) -> None:

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from benchmarks.measures import percentile
 from benchmarks.processes import cpu_seconds, family
@@ -32,7 +32,7 @@ class Meter:
         self._worker, self._postmaster = worker, postmaster
         self.updates: list[float] = []
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> Self:
         self.updates.clear()
         self._before = self._read()
         return self
@@ -65,7 +65,7 @@ def ours() -> Mapping[str, Callable[[list[float]], None]]:
 
     def signals(_: list[float]) -> None:
         handle = TenSignals.start(None)
-        for _ in range(10):
+        for _number in range(10):
             handle.signal("seen")
         handle.result(timeout=60)
 
@@ -86,17 +86,30 @@ def ours() -> Mapping[str, Callable[[list[float]], None]]:
 
 
 def in_threads(meter: Meter) -> dict[str, Any]:
+    """Do our works. ``BENCH_RATES`` has the runs/s of works that are to be no faster than that."""
     import django
 
     django.setup()
-    figures = {}
+    figures, rates = {}, json.loads(os.environ.get("BENCH_RATES", "{}"))
     with ThreadPoolExecutor(_TOGETHER) as threads:
         for name, work in ours().items():
             list(threads.map(work, [[] for _ in range(WARM)]))
             with meter:
-                list(threads.map(work, [meter.updates] * RUNS[name]))
+                list(threads.map(_paced(work, meter.updates, rates.get(name)), range(RUNS[name])))
             figures[name] = meter.figures(RUNS[name])
     return figures
+
+
+def _paced(work: Callable[[list[float]], None], took: list[float], rate: float | None) -> Callable[[int], None]:
+    """Return a function that does the work, the number that it gets not before its turn at this rate."""
+    began = time.perf_counter()
+
+    def do(number: int) -> None:
+        if rate:
+            time.sleep(max(began + number / rate - time.perf_counter(), 0.0))
+        work(took)
+
+    return do
 
 
 async def in_loop(address: str, meter: Meter) -> dict[str, Any]:

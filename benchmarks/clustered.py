@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
-SIDES: Final = ("plain", "ours", "tables")
+SIDES: Final = ("plain", "ours", "tables", "tables_paced")
+#: The sides that take turns. After them the tables get no more runs a second than the cluster has done.
+_TURNS: Final = SIDES[:3]
 WORKS: Final = ("one", "ten", "signals", "updates")
 #: Pairs of figures that are compared: the name of the ratio, then the figure and the sides above and below the line.
 _RATIOS: Final = (
@@ -32,6 +34,7 @@ _RATIOS: Final = (
     ("worker_and_client", "worker_and_client_ms", "ours", "plain"),
     ("update_p50", "update_p50_ms", "ours", "plain"),
     ("postgres", "postgres_ms", "ours", "tables"),
+    ("postgres_at_same_rate", "postgres_ms", "ours", "tables_paced"),
 )
 
 
@@ -41,15 +44,21 @@ def run(rounds: int) -> dict[str, Any]:
         wait_until(lambda: is_reachable(address), seconds=30)
         found = []
         for number in range(rounds):
-            shift = number % len(SIDES)
-            found.append({side: _measure(side, address) for side in (*SIDES[shift:], *SIDES[:shift])})
+            shift = number % len(_TURNS)
+            figures = {side: _measure(side, address) for side in (*_TURNS[shift:], *_TURNS[:shift])}
+            rates = {work: figures["ours"][work]["runs_per_s"] for work in WORKS}
+            found.append(figures | {"tables_paced": _measure("tables", address, rates)})
     return {"rounds": rounds} | {work: _summary(found, work) for work in WORKS}
 
 
-def _measure(side: str, address: str) -> dict[str, Any]:
+def _measure(side: str, address: str, rates: dict[str, float] | None = None) -> dict[str, Any]:
     server.empty()
     options = {"BACKEND": "temporal", "CLUSTER": {"ADDRESS": address, "PREFIX": "bench:"}} if side == "ours" else {}
-    environment = {"BENCH_TEMPORALEX": json.dumps(options), "BENCH_POSTMASTER": str(server.postmaster or "")}
+    environment = {
+        "BENCH_TEMPORALEX": json.dumps(options),
+        "BENCH_POSTMASTER": str(server.postmaster or ""),
+        "BENCH_RATES": json.dumps(rates or {}),
+    }
     with (
         _worker(side, address, environment) as child,
         process("-m", "benchmarks.client", side, address, str(child.pid), **environment) as client,
@@ -91,4 +100,3 @@ def _summary(rounds: list[dict[str, Any]], work: str) -> dict[str, Any]:
         "ratios": {ratio: round(median(values), 2) for ratio, values in ratios.items()},
         "ratios_of_rounds": {ratio: [round(value, 2) for value in values] for ratio, values in ratios.items()},
     }
-

@@ -75,7 +75,8 @@ def _read_row(values: Sequence[Any], alias: str) -> Instance:
     """Return the row of a run with the columns ``_ROW``. The others are read when somebody asks for them."""
     columns = _ROW.row_fields(values)
     columns["search_attributes"] = json_value(columns["search_attributes"])
-    names = [field.attname for field in Instance._meta.concrete_fields if field.attname in columns]
+    fields = Instance._meta.concrete_fields  # noqa: SLF001 - public, in spite of its name
+    names = [field.attname for field in fields if field.attname in columns]
     return Instance.from_db(alias, names, [columns[name] for name in names])
 
 

@@ -109,7 +109,7 @@ class ObservedRun:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What the rows of a run show that others may act on, and when they were written (``time.monotonic``)."""
+    """The parts of the rows of a run on which others may act, and when they were written (``time.monotonic``)."""
 
     EMPTY: ClassVar[_Written]
 

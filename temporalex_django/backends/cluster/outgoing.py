@@ -556,7 +556,7 @@ def store_outcome(chain_id: UUID, message_id: str, outcome: Outcome, *, storage:
     """Store the outcome of an update with its row, from which it is read later, unless it is stored already."""
     now, clock = storage.sql.now_expression(storage.clock, live=True)
     storage.sql.execute(
-        f"update temporalex_message set outcome_status = %s, outcome = %s, answered_at = {now}"
+        f"update temporalex_message set outcome_status = %s, outcome = %s, answered_at = {now}"  # noqa: S608 - no values
         " where chain_id = %s and request_id = %s and outcome_status = %s",
         [outcome.status, codec().encode(outcome.value), *clock, chain_id, message_id, SENT],
     )

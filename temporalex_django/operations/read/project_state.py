@@ -19,8 +19,8 @@ from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.backends.routing import cluster_module
 from temporalex_django.conf import get_settings, uses_cluster
 from temporalex_django.core import names as aliases
-from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.core.limits import QueuePartition
+from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db.human_tasks import absent_deciders, undecidable_tasks
 from temporalex_django.db.run_reader import semi_join
 from temporalex_django.db.storage import DjangoStorage
@@ -183,9 +183,7 @@ def _count_open(alias: str, runs: Runs) -> int:
 def count_open_by_backend(alias: str, runs: Runs) -> dict[str, int]:
     """Return the number of open chains on each backend that has some, counted up to ``MAX_COUNTED_RUNS`` each."""
     rows = open_runs(alias, runs).order_by()
-    counts = {
-        backend: rows.filter(chain__backend=backend)[:MAX_COUNTED_RUNS].count() for backend in (TABLES, TEMPORAL)
-    }
+    counts = {backend: rows.filter(chain__backend=backend)[:MAX_COUNTED_RUNS].count() for backend in (TABLES, TEMPORAL)}
     return {backend: count for backend, count in counts.items() if count}
 
 

@@ -1,4 +1,4 @@
-"""Rows that change only which activities a run waits for: they are written with the next ones, and none stays behind."""
+"""Rows that change only which activities a run waits for are written with the next ones, and none stays behind."""
 
 from __future__ import annotations
 

@@ -461,16 +461,21 @@ def _print_report(command: BaseCommand, report: DoctorSaid, *, in_full: bool) ->
         lines += _finding_lines(run.found, f"{run.workflow} {run.id}: {run.found.text}")
     if not in_full and len(lines) > _MAX_LINES and findings:
         lines = _short_lines(report, findings)
-    if TEMPORAL in report.open_runs:
-        counts = [
-            f"{count:,}{' or more' if count == MAX_COUNTED_RUNS else ''} on the {_PLACES[backend]}"
-            for backend, count in report.open_runs.items()
-        ]
-        lines.append(f"open runs: {' and '.join(counts)}")
+    lines += _open_run_lines(report.open_runs)
     for damage in damages:
         lines += _finding_lines(damage, damage.text)
     for line in lines:
         printing.write_line(command, line)
+
+
+def _open_run_lines(counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield the numbers of open runs by backend, in a project that has some on a cluster."""
+    if TEMPORAL in counts:
+        texts = [
+            f"{count:,}{' or more' if count == MAX_COUNTED_RUNS else ''} on the {_PLACES[backend]}"
+            for backend, count in counts.items()
+        ]
+        yield f"open runs: {' and '.join(texts)}"
 
 
 def _short_lines(report: DoctorSaid, findings: Sequence[Diagnosis]) -> list[str]:

@@ -156,15 +156,15 @@ async def _full_inboxes(sdk: Client, runs: Sequence[Instance]) -> list[FullHisto
     long = [run for run in runs if run.chain.length >= FULL * MOST_UPDATES]  # each message is an event
     new = [run for run in long if run.chain.length - _counts.get(str(run.cluster_run_id), (-_GROWN, {}))[0] >= _GROWN]
     answers = await asyncio.gather(*(_ask_counts(sdk, run) for run in new), return_exceptions=True)
-    known = {str(run.cluster_run_id): _counts.get(str(run.cluster_run_id), (0, {})) for run in long}
+    counts_of_runs = {str(run.cluster_run_id): _counts.get(str(run.cluster_run_id), (0, {})) for run in long}
     for run, answer in zip(new, answers, strict=True):
         if not isinstance(answer, BaseException):  # such as a run that no worker polls
-            known[str(run.cluster_run_id)] = (run.chain.length, answer)
+            counts_of_runs[str(run.cluster_run_id)] = (run.chain.length, answer)
     _counts.clear()
-    _counts.update(known)
+    _counts.update(counts_of_runs)
     full: list[FullHistory] = []
     for run in long:
-        counts = known[str(run.cluster_run_id)][1]
+        counts = counts_of_runs[str(run.cluster_run_id)][1]
         kinds: tuple[tuple[FullKind, int], ...] = (("signals", MOST_SIGNALS), ("updates", MOST_UPDATES))
         full += [
             FullHistory(workflow=run.workflow, id=run.workflow_id, share=counts.get(kind, 0) / most, kind=kind)

@@ -148,9 +148,9 @@ def _look_at_lost(notes: dict[str, Any], storage: DjangoStorage) -> None:
     this was done.
     """
     lost = LostWorker.objects.using(storage.alias).filter(lost_at__gt=storage.now() - _LOST_FOR)
-    known, workers = set(notes.get("lost", ())), list(lost.order_by("id"))
+    done_ids, workers = set(notes.get("lost", ())), list(lost.order_by("id"))
     for worker in workers:
-        if worker.pk in known:
+        if worker.pk in done_ids:
             continue
         rows = _open_rows(storage).filter(mirrored_at__range=(worker.beat_at - _LEFT_BEHIND, worker.lost_at))
         executions = [

@@ -11,17 +11,18 @@ from django.db.models import F
 
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.names import TEMPORAL
+from temporalex_django.db.sql_columns import RUNS
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import WorkflowNotFound
 from temporalex_django.models import Chain, Instance
 
+_RUN: Final = RUNS.pick_columns("cluster_id", "workflow", "workflow_id", "cluster_run_id")
 #: A prepared statement: callers ask it with each message, and planning it takes longer than executing it.
 _ADDRESS: Final = (
-    "select i.cluster_id, i.workflow, i.workflow_id, c.cluster_first_run_id, i.cluster_run_id, i.blocked is not null,"
-    " {behind} from temporalex_chain c join temporalex_instance i on i.id = {run} and i.chain_id = c.id"
-    " where c.id = %s"
+    f"select {_RUN.with_alias('i')}, c.cluster_first_run_id, i.blocked is not null, {{behind}}"
+    " from temporalex_chain c join temporalex_instance i on i.id = {run} and i.chain_id = c.id where c.id = %s"
 )
-_ADDRESS_TYPES: Final = ("text", "text", "text", "uuid", "uuid", "bool", "bool")
+_ADDRESS_TYPES: Final = (*_RUN.types, "uuid", "bool", "bool")
 _BEHIND: Final = (
     "exists (select 1 from temporalex_outbox o where o.chain_id = c.id and o.destination = %s and o.failed is null"
     " and o.id < %s)"
@@ -65,7 +66,7 @@ def find_on_cluster(
     row = next(iter(storage.sql.select(sql, [*earlier, *chosen, chain_id], _ADDRESS_TYPES)), None)
     if row is None or row[0] is None:
         raise WorkflowNotFound(f"the chain {chain_id} has no run on the Temporal cluster")
-    cluster_id, workflow, workflow_id, first_run_id, cluster_run_id, is_blocked, is_behind = row
+    cluster_id, workflow, workflow_id, cluster_run_id, first_run_id, is_blocked, is_behind = row
     return ClusterRun(
         cluster_id=cluster_id,
         chain_id=chain_id,

@@ -19,7 +19,7 @@ from temporalex_django.models import Chain, Instance
 _RUN: Final = RUNS.pick_columns("cluster_id", "workflow", "workflow_id", "cluster_run_id")
 #: A prepared statement: callers ask it with each message, and planning it takes longer than executing it.
 _ADDRESS: Final = (
-    f"select {_RUN.with_alias('i')}, c.cluster_first_run_id, i.blocked is not null, {{behind}}"
+    f"select {_RUN.with_alias('i')}, c.cluster_first_run_id, i.blocked is not null, {{behind}}"  # noqa: S608 - columns
     " from temporalex_chain c join temporalex_instance i on i.id = {run} and i.chain_id = c.id where c.id = %s"
 )
 _ADDRESS_TYPES: Final = (*_RUN.types, "uuid", "bool", "bool")

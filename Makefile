@@ -126,7 +126,7 @@ bench-data: venv
 	@$(BENCH) data $(ARGS)
 
 bench-temporal: venv
-	@$(BENCH) run --only one,ten,starts,latency,update --peers temporal $(if $(JSON),--json '$(JSON)') $(ARGS)
+	@$(BENCH) run --only one,ten,starts,latency,update,clustered --peers temporal $(if $(JSON),--json '$(JSON)') $(ARGS)
 
 bench-results: venv
 	@$(BENCH) results $(FILES)

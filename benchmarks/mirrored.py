@@ -35,7 +35,7 @@ def run(count: int, seconds: float) -> dict[str, Any]:
     from temporalex_django.backends.cluster.client import cluster_client
 
     with dev_server(in_memory=True) as address:
-        wait_until(lambda: _answers(address), seconds=30)
+        wait_until(lambda: is_reachable(address), seconds=30)
         options = {"BACKEND": "temporal", "CLUSTER": {"ADDRESS": address, "PREFIX": "bench:"}}
         with override_settings(TEMPORALEX=options), worker(BENCH_TEMPORALEX=json.dumps(options)):
             try:
@@ -44,7 +44,8 @@ def run(count: int, seconds: float) -> dict[str, Any]:
                 cluster_client().close()
 
 
-def _answers(address: str) -> bool:
+def is_reachable(address: str) -> bool:
+    """Return True if something listens at the address."""
     host, _, port = address.partition(":")
     with suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
         return True

@@ -71,6 +71,7 @@ ROWS: Final = {
     "recover": Row(measure=_from("recover", "run", "effects")),
     "observed": Row(measure=_from("observed", "run", "count", "pairs"), sqlite=True, named=True, seconds=0),
     "mirrored": Row(measure=_from("mirrored", "run", "count", "seconds"), sqlite=True, named=True, seconds=0),
+    "clustered": Row(measure=_from("clustered", "run", "rounds"), named=True, seconds=0),
     "day": Row(measure=_from("day", "run", "database", "carts"), sqlite=True, named=True),
     "grown": Row(measure=_from("grown", "run", "count", "starts", "updates"), named=True),
     "pages": Row(measure=_from("pages", "run", "runs"), where="http", named=True, seconds=0),

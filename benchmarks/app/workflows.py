@@ -162,6 +162,25 @@ class Signals(Workflow):
         return Ok(await api.phase(0, signal=signals))
 
 
+class TenSignals(Workflow):
+    """One phase that ends with the tenth signal."""
+
+    async def run(self, args: Any) -> Any:
+        seen = {"seen": lambda _, state: Stop(state + 1) if state == 9 else NoReply(state + 1)}
+        return Ok(await api.phase(0, signal=seen))
+
+
+class FiveUpdates(Workflow):
+    """One phase that ends with the fifth update."""
+
+    async def run(self, args: Any) -> Any:
+        def add(number: int, state: int) -> Any:
+            total = state + number
+            return Stop(total, total) if total >= 5 else Reply(total, total)
+
+        return Ok(await api.phase(0, update={"add": add}))
+
+
 class Sleeper(Workflow):
     """Sleeps for as many seconds as its argument says."""
 

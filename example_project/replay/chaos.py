@@ -117,7 +117,16 @@ class ClusterWork(Work):
 
         Each comes with the identity of the worker that runs it, or an empty text.
         """
-        return self._loop.run(self._ask(runs))
+        from temporalio.service import RPCError  # noqa: PLC0415 - an extra
+
+        until = time.monotonic() + WATCH_FOR
+        while True:  # the server restarts in a demo
+            try:
+                return self._loop.run(self._ask(runs))
+            except (RPCError, RuntimeError):
+                if time.monotonic() > until:
+                    raise
+                time.sleep(self.look_every)
 
     async def _ask(self, runs: dict[str, str]) -> list[tuple[Held, str]]:
         from temporalio.api.enums.v1 import PendingActivityState  # noqa: PLC0415 - an extra

@@ -55,7 +55,13 @@ def add_play_options(parser: CommandParser, *, flow: str) -> None:
         type=positive,
         help="seconds of the day per real second (default: carts arrive over 60 s, orders over 30 s)",
     )
-    parser.add_argument("--chaos", type=count, default=0, metavar="N", help="SIGKILL N busy workers in each flow")
+    parser.add_argument(
+        "--chaos",
+        type=count,
+        default=0,
+        metavar="N",
+        help="SIGKILL N busy workers in each flow; a demo on a cluster kills the Temporal server as often as well",
+    )
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write the report to this file")
     parser.add_argument(
         "--confirm-within", type=positive, default=10.0, help="seconds until the timeout confirms an order"

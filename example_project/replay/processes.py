@@ -168,6 +168,7 @@ class TemporalServer:
         self.var = var
         self.address = ""
         self.page = ""
+        self._command: tuple[str, ...] = ()
         self._process: Process | None = None
 
     def __enter__(self) -> Self:
@@ -179,29 +180,59 @@ class TemporalServer:
         self.address, self.page = f"127.0.0.1:{port}", f"http://127.0.0.1:{page_port}/"
         options = {"ip": "127.0.0.1", "port": port, "ui-port": page_port, "log-level": "warn"}
         file = private_folder(self.var) / "temporal.sqlite3"
-        self._process = Process(
-            "temporal",
-            command=(
-                *(str(program), "server", "start-dev", "--db-filename", str(file)),
-                *(f"--{name}={value}" for name, value in options.items()),
-                *("--dynamic-config-value", "frontend.WorkflowPauseEnabled=true"),
-            ),
-            env={**os.environ},
-            cwd=self.var,
-            log=private_folder(self.var / "log", ignored=False) / "temporal.log",
+        self._command = (
+            *(str(program), "server", "start-dev", "--db-filename", str(file)),
+            *(f"--{name}={value}" for name, value in options.items()),
+            *("--dynamic-config-value", "frontend.WorkflowPauseEnabled=true"),
         )
+        self._start()
+        return self
+
+    def _start(self) -> None:
+        """Start the server, and wait until it is ready."""
+        log = private_folder(self.var / "log", ignored=False) / "temporal.log"
+        self._process = Process("temporal", command=self._command, env={**os.environ}, cwd=self.var, log=log)
         try:
             self._process.first_line()  # it is written when the server is ready
         except BaseException:
             self._process.stop()
             raise
-        return self
+
+    def restart(self) -> None:
+        """Kill the server and start it again, with the same ports and the same runs.
+
+        Call it in the main thread: a child ends with the thread that has started it.
+        """
+        if self._process is not None:
+            self._process.child.kill()
+            self._process.child.wait()
+        self._start()
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._process is not None:
             self._process.stop()
+
+
+class Restarts:
+    """Restarts of the server of Temporal, spread over the middle of a play of ``seconds``, which begins now.
+
+    Each call makes one that is due. ``made`` is their number.
+    """
+
+    def __init__(self, server: TemporalServer, *, wanted: int, seconds: float) -> None:
+        self.wanted = wanted
+        self.made = 0
+        self._server = server
+        self._seconds = seconds
+        self._began_at = time.monotonic()
+
+    def __call__(self) -> None:
+        due_at = self._began_at + self._seconds * (self.made + 1) / (self.wanted + 1)
+        if self.made < self.wanted and time.monotonic() >= due_at:
+            self._server.restart()
+            self.made += 1
 
 
 def _free_ports(number: int) -> list[int]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 from uuid import UUID
 
 from django.core import checks as django_checks
@@ -26,7 +26,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.redaction import Redactor
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.conf import codec, get_settings
-from temporalex_django.core.names import counted
+from temporalex_django.core.names import TABLES, TEMPORAL, counted
 from temporalex_django.errors import (
     ActivityNotFound,
     DeadlockDetected,
@@ -48,7 +48,9 @@ from temporalex_django.operations.fleet.deploy import ClassCheck, record_check
 from temporalex_django.operations.read.describe import read_block
 from temporalex_django.operations.read.failure_groups import unreadable_rows
 from temporalex_django.operations.read.project_state import (
+    MAX_COUNTED_RUNS,
     Runs,
+    count_open_by_backend,
     load_cluster_state,
     load_project_state,
     newest_stuck_runs,
@@ -263,11 +265,13 @@ class DoctorSaid:
     """The result of ``doctor``.
 
     ``findings`` are about the project, likeliest first. ``runs`` are at most 50 runs that a person should look at.
+    ``open_runs`` are the numbers of open runs by backend, for a report about the project.
     """
 
     well: bool
     findings: Sequence[Diagnosis]
     runs: Sequence[RunDiagnosed]
+    open_runs: Mapping[str, int] = field(default_factory=dict)
 
 
 class DoctorCommand:
@@ -375,13 +379,18 @@ def _diagnose_project(as_user: str | None) -> DoctorSaid:
     project = load_project(runs, schedules)
     findings = diagnosis.diagnose(project, now=timezone.now())
     run_outputs: list[RunDiagnosed] = []
+    counts: dict[str, int] = {}
     # Without settings, database and tables no run can be read.
     if not (project.wrong_settings or project.unreachable or project.unapplied):
         stuck_runs = newest_stuck_runs(project.database, runs, limit=_MAX_RUNS)
         run_summaries = summarize_runs(stuck_runs, redactor_of=lambda _run: _WITHOUT_PAYLOADS)
         run_outputs = [_run_output(run, run_summaries[run.pk]) for run in stuck_runs if run_summaries[run.pk].trouble]
+        counts = count_open_by_backend(project.database, runs)
     return DoctorSaid(
-        well=all(finding.severity != "error" for finding in findings), findings=findings, runs=run_outputs
+        well=all(finding.severity != "error" for finding in findings),
+        findings=findings,
+        runs=run_outputs,
+        open_runs=counts,
     )
 
 
@@ -436,6 +445,10 @@ def _run_output(run: Instance, summary: Summary) -> RunDiagnosed:
     return RunDiagnosed(id=run.workflow_id, run_id=str(run.pk), workflow=run.workflow, found=diagnosis_of_run)
 
 
+#: The places of runs, by backend.
+_PLACES: Final = {TABLES: "tables", TEMPORAL: "Temporal cluster"}
+
+
 def _print_report(command: BaseCommand, report: DoctorSaid, *, in_full: bool) -> None:
     """Print the report, cut to twelve lines unless ``in_full``.
 
@@ -448,10 +461,21 @@ def _print_report(command: BaseCommand, report: DoctorSaid, *, in_full: bool) ->
         lines += _finding_lines(run.found, f"{run.workflow} {run.id}: {run.found.text}")
     if not in_full and len(lines) > _MAX_LINES and findings:
         lines = _short_lines(report, findings)
+    lines += _open_run_lines(report.open_runs)
     for damage in damages:
         lines += _finding_lines(damage, damage.text)
     for line in lines:
         printing.write_line(command, line)
+
+
+def _open_run_lines(counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield the numbers of open runs by backend, in a project that has some on a cluster."""
+    if TEMPORAL in counts:
+        texts = [
+            f"{count:,}{' or more' if count == MAX_COUNTED_RUNS else ''} on the {_PLACES[backend]}"
+            for backend, count in counts.items()
+        ]
+        yield f"open runs: {' and '.join(texts)}"
 
 
 def _short_lines(report: DoctorSaid, findings: Sequence[Diagnosis]) -> list[str]:

@@ -57,7 +57,7 @@ ALERT_CODES: Final = frozenset(
         *("schedule_missed", "schedule_stalled", "schedule_failures", "schedule_gone"),
         *("outbox_late", "dead_letters"),
         *("cluster_away", "cluster_unpolled", "mirror_behind", "cluster_clock"),
-        *("build_reused", "build_waits", "history_full"),
+        *("build_reused", "build_waits", "history_full", "cluster_old", "cluster_prefix"),
     }
 )
 #: Findings whose evidence begins with the business id of a run.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Final
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
@@ -359,6 +360,23 @@ def _outgoing_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnos
         )
 
 
+#: The texts about a run that has nearly reached a limit of the cluster, by its kind.
+_FULL_TEXTS: Final = {
+    "history": (
+        gettext_noop("The history of %(workflow)s %(id)s has reached %(share)d %% of a limit of the Temporal cluster."),
+        gettext_noop("Let its code continue as new: at the limit, the cluster terminates the run."),
+    ),
+    "signals": (
+        gettext_noop("%(workflow)s %(id)s has received %(share)d %% of the signals that the Temporal cluster accepts."),
+        gettext_noop("Let its code continue as new: at the limit, the cluster refuses further signals to the run."),
+    ),
+    "updates": (
+        gettext_noop("%(workflow)s %(id)s has received %(share)d %% of the updates that the Temporal cluster accepts."),
+        gettext_noop("Let its code continue as new: at the limit, the cluster refuses further updates of the run."),
+    ),
+}
+
+
 def _cluster_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
     """Yield that a cluster does not answer, nobody polls it or compares its runs, or its clock is wrong."""
     cluster = project.cluster
@@ -372,6 +390,22 @@ def _cluster_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
         next_step = _("Check that it is running, and TEMPORALEX['CLUSTER']. Runs there continue when it answers again.")
         yield Diagnosis(severity="error", code="cluster_away", text=text, next_step=next_step)
         return
+    if cluster.old_version:
+        text = _("The Temporal cluster has the version %(version)s, which is too old.") % {
+            "version": cluster.old_version
+        }
+        next_step = _("Update it to 1.32 or later: older versions lack requests that operators and pauses need.")
+        yield Diagnosis(severity="warning", code="cluster_old", text=text, next_step=next_step)
+    if cluster.misplaced_id:
+        text = _("The run %(id)s on the Temporal cluster is open and has another PREFIX: no worker polls its queue.")
+        next_step = _("Set the earlier PREFIX in TEMPORALEX['CLUSTER'] until the runs that have it have ended.")
+        yield Diagnosis(
+            severity="error",
+            code="cluster_prefix",
+            text=text % {"id": cluster.misplaced_id},
+            next_step=next_step,
+            evidence=[cluster.misplaced_id],
+        )
     for queue in cluster.unpolled_queues:
         text = _("No worker polls the queue %(queue)s on the Temporal cluster, where runs are open.") % {"queue": queue}
         next_step = _("Start one: manage.py temporalex worker --queues %(queue)s") % {"queue": queue}
@@ -397,11 +431,14 @@ def _cluster_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosi
         next_step = _("Synchronize the clocks of all machines with NTP.")
         yield Diagnosis(severity="warning", code="cluster_clock", text=text, next_step=next_step)
     for run in cluster.full_histories:
-        text = _("The history of %(workflow)s %(id)s has reached %(share)d %% of a limit of the Temporal cluster.")
+        text, next_step = _FULL_TEXTS[run.kind]
         facts: dict[str, object] = {"workflow": run.workflow, "id": run.id, "share": int(100 * run.share)}
-        next_step = _("Let its code continue as new: at the limit, the cluster terminates the run.")
         yield Diagnosis(
-            severity="warning", code="history_full", text=text % facts, next_step=next_step, evidence=[run.id]
+            severity="warning",
+            code="history_full",
+            text=_(text) % facts,
+            next_step=_(next_step),
+            evidence=[run.id],
         )
     if cluster.build is not None:
         yield from _build_diagnoses(cluster.build)

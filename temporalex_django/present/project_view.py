@@ -197,13 +197,21 @@ class BuildView:
     is_reused: bool = False
 
 
+#: The limits that a run on a cluster may reach.
+FullKind = Literal["history", "signals", "updates"]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullHistory:
-    """A run whose history has nearly reached a limit of the cluster. ``share`` is the used part of it, from 0 to 1."""
+    """A run that has nearly reached a limit of the cluster: of its history, or of the messages to it.
+
+    ``share`` is the used part of it, from 0 to 1.
+    """
 
     workflow: str
     id: str
     share: float
+    kind: FullKind = "history"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,7 +221,9 @@ class ClusterView:
     ``unpolled_queues`` have open runs and no worker. ``skew`` is the clock of the cluster minus the clock of the
     database, in seconds. ``compared_until`` is the time until which rows need no comparison with the cluster; None:
     they were never compared. ``build`` is that of this process, if the project has a deployment.
-    ``full_histories`` are the longest ones of open runs, if they are near a limit.
+    ``full_histories`` are the longest of the open runs, if they are near a limit. ``old_version`` is that of a server
+    that is too old, or empty. ``misplaced_id`` is the id on the cluster of an open run that has another prefix than the
+    settings, or empty.
     """
 
     address: str
@@ -223,6 +233,8 @@ class ClusterView:
     compared_until: datetime | None = None
     build: BuildView | None = None
     full_histories: Sequence[FullHistory] = ()
+    old_version: str = ""
+    misplaced_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,8 @@ from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.postgres]
 
-#: Kills of a worker, and runs that are open at a time. The long form: 200 kills.
-KILLS, RUNS = (6, 12) if REPEATED else (200, 60)
+#: Portions of the campaign; kills of a worker and runs in each. The long form: 200 kills of 240 runs.
+PORTIONS, KILLS, RUNS = (1, 6, 12) if REPEATED else (4, 50, 60)
 QUEUE = "mirrored"
 
 
@@ -45,10 +45,11 @@ def bookings(name: str) -> int:
     return Group.objects.filter(name__startswith=f"{name}:").count()
 
 
+@pytest.mark.parametrize("portion", range(PORTIONS))
 def test_work_is_done_once_and_rows_equal_their_histories(
-    cluster: dict[str, Any], worker_env: dict[str, str], tmp_path: Path
+    cluster: dict[str, Any], worker_env: dict[str, str], tmp_path: Path, portion: int
 ) -> None:
-    draw, names = random.Random(37), [uuid.uuid4().hex[:10] for _ in range(RUNS)]
+    draw, names = random.Random(37 + portion), [uuid.uuid4().hex[:10] for _ in range(RUNS)]
     quarter = RUNS // 4
     expected_open, last, others = names[:quarter], names[quarter : 2 * quarter], names[2 * quarter :]
     assert expected_open

@@ -44,6 +44,8 @@ _AWAY: Final = frozenset(
         RPCStatusCode.PERMISSION_DENIED,
     }
 )
+#: Parts of the text of ``UNKNOWN`` for a request during which the connection to the server has broken.
+_BROKEN: Final = ("transport error", "error reading a body from connection", "h2 protocol error")
 
 
 def is_gone(error: RPCError) -> bool:
@@ -58,6 +60,8 @@ def is_transient(error: RPCError) -> bool:
 
 def is_away(error: RPCError) -> bool:
     """Return True if the cluster takes no request of this project now, whatever the request is."""
+    if error.status is RPCStatusCode.UNKNOWN:
+        return any(text in error.message for text in _BROKEN)
     return error.status in _AWAY
 
 

@@ -78,12 +78,14 @@ class ClusterBackend:
         rows = [row for row in _own_rows.get() if row.chain_id == chain_id]
         own = [row.id for row in rows]
         _own_rows.set(())
-        if rows and all(row.is_held for row in rows):
-            outbox.deliver(rows, storage=storage, own=own)
-            return
-        while own and (rows := outbox.claim(storage, limit=1, destination=DESTINATION, chain_id=chain_id)):
-            if not outbox.deliver(rows, storage=storage, own=own):
+        held_rows = [row for row in rows if row.is_held]
+        while len(held_rows) < len(rows):  # rows of a transaction, which come before those that are held
+            claimed = outbox.claim(storage, limit=1, destination=DESTINATION, chain_id=chain_id)
+            if not claimed:
+                break
+            if not outbox.deliver(claimed, storage=storage, own=own):
                 return
+        outbox.deliver(held_rows, storage=storage, own=own)
 
     # -- starts and messages ------------------------------------------------------------------------------------------
 

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
+from django.db.models import QuerySet
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import TaskQueueType
+from temporalio.api.query.v1 import WorkflowQuery
 from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
 from temporalio.api.workflowservice import v1 as service
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from temporalex_django.backends.cluster import deployments
+from temporalex_django.backends.cluster import deployments, names
 from temporalex_django.backends.cluster.client import ClusterUnavailable, cluster_client
-from temporalex_django.backends.cluster.ids import identity_of, task_queue
+from temporalex_django.backends.cluster.ids import identity_of, prefix, task_queue
 from temporalex_django.backends.cluster.reconcile import LEASE
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance, Lease, Worker
-from temporalex_django.present.project_view import ClusterView, FullHistory
+from temporalex_django.present.project_view import ClusterView, FullHistory, FullKind
 
 #: Runs younger than this may wait for a worker that starts.
 _YOUNG: Final = timedelta(seconds=30)
@@ -31,11 +34,19 @@ _CALL_SECONDS: Final = 5.0
 #: Most open runs whose histories are measured, and the fewest events of one.
 _MAX_HISTORIES: Final = 20
 LONG: Final = 100
-#: The server terminates a run whose history has more events or bytes. A run is named when it has used this part.
+#: The server terminates a run whose history has more events or bytes, and refuses further signals and updates. A run is
+#: named when it has used this part.
 MOST_EVENTS: Final = 51_200
 MOST_BYTES: Final = 50 * 2**20
+MOST_SIGNALS: Final = 10_000
+MOST_UPDATES: Final = 2_000
 FULL: Final = 0.8
+#: A run is asked for its numbers again when its history has grown by so many events.
+_GROWN: Final = 50
 _MAX_QUEUES: Final = 50
+#: The oldest version of the server with which this package was tested.
+OLDEST: Final = (1, 32)
+_VERSION: Final = re.compile(r"(\d+)\.(\d+)")
 
 
 def read_cluster(storage: DjangoStorage) -> ClusterView:
@@ -46,10 +57,13 @@ def read_cluster(storage: DjangoStorage) -> ClusterView:
     rows = Instance.objects.using(storage.alias).filter(closed_at=None, cluster_id__isnull=False)
     queues = sorted(rows.filter(created_at__lt=now - _YOUNG).values_list("queue", flat=True).distinct()[:_MAX_QUEUES])
     try:
+        version = client.call(_read_version, timeout=_CALL_SECONDS)
         pollers = client.call(lambda sdk: _pollers(sdk, queues), timeout=_CALL_SECONDS)
         build = client.call(deployments.read_build, timeout=_CALL_SECONDS)
         longest = rows.filter(chain__length__gte=LONG, cluster_run_id__isnull=False).order_by("-chain__length")
-        full = client.call(partial(_full_histories, runs=[*longest[:_MAX_HISTORIES]]), timeout=_CALL_SECONDS)
+        long = [*longest.select_related("chain")[:_MAX_HISTORIES]]
+        full = client.call(partial(_full_histories, runs=long), timeout=_CALL_SECONDS)
+        full += client.call(partial(_full_inboxes, runs=long), timeout=_CALL_SECONDS)
     except (ClusterUnavailable, RPCError) as exc:
         return ClusterView(address=address, error=str(exc), compared_until=compared_until)
     live = {
@@ -68,13 +82,30 @@ def read_cluster(storage: DjangoStorage) -> ClusterView:
         compared_until=compared_until,
         build=build,
         full_histories=full,
+        old_version=version if is_old(version) else "",
+        misplaced_id=_misplaced_id(rows),
     )
 
 
+async def _read_version(sdk: Client) -> str:
+    answer = await sdk.workflow_service.get_system_info(service.GetSystemInfoRequest())
+    return answer.server_version
+
+
+def is_old(version: str) -> bool:
+    """Return True for a version such as ``1.31.2`` before ``OLDEST``. Versions of another form are no releases."""
+    numbers = _VERSION.match(version)
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) < OLDEST
+
+
+def _misplaced_id(rows: QuerySet[Instance]) -> str:
+    """Return the id on the cluster of a run that this project has started with another prefix, or an empty text."""
+    others = rows.exclude(cluster_id__startswith=prefix()).only("cluster_id", "metadata")[:_MAX_HISTORIES]
+    return next((run.cluster_id or "" for run in others if "started_by" not in (run.metadata or {})), "")
+
+
 async def _pollers(sdk: Client, queues: Sequence[str]) -> list[list[PollerInfo]]:
-    """Return who polls each of these queues for tasks of runs. Asks the server once if there is none."""
-    if not queues:
-        await sdk.workflow_service.get_system_info(service.GetSystemInfoRequest())
+    """Return who polls each of these queues for tasks of runs."""
     return [
         [
             *(
@@ -111,6 +142,47 @@ async def _full_histories(sdk: Client, runs: Sequence[Instance]) -> list[FullHis
         if share >= FULL:
             full.append(FullHistory(workflow=run.workflow, id=run.workflow_id, share=share))
     return full
+
+
+#: The numbers of signals and updates of runs, by their ids on the cluster, and the length of the history by then.
+_counts: dict[str, tuple[int, dict[str, int]]] = {}
+
+
+async def _full_inboxes(sdk: Client, runs: Sequence[Instance]) -> list[FullHistory]:
+    """Return those of these runs that have received most of the signals or updates that the server accepts.
+
+    The server counts them for itself alone, so the runs are asked, which a worker answers.
+    """
+    long = [run for run in runs if run.chain.length >= FULL * MOST_UPDATES]  # each message is an event
+    new = [run for run in long if run.chain.length - _counts.get(str(run.cluster_run_id), (-_GROWN, {}))[0] >= _GROWN]
+    answers = await asyncio.gather(*(_ask_counts(sdk, run) for run in new), return_exceptions=True)
+    counts_of_runs = {str(run.cluster_run_id): _counts.get(str(run.cluster_run_id), (0, {})) for run in long}
+    for run, answer in zip(new, answers, strict=True):
+        if not isinstance(answer, BaseException):  # such as a run that no worker polls
+            counts_of_runs[str(run.cluster_run_id)] = (run.chain.length, answer)
+    _counts.clear()
+    _counts.update(counts_of_runs)
+    full: list[FullHistory] = []
+    for run in long:
+        counts = counts_of_runs[str(run.cluster_run_id)][1]
+        kinds: tuple[tuple[FullKind, int], ...] = (("signals", MOST_SIGNALS), ("updates", MOST_UPDATES))
+        full += [
+            FullHistory(workflow=run.workflow, id=run.workflow_id, share=counts.get(kind, 0) / most, kind=kind)
+            for kind, most in kinds
+            if counts.get(kind, 0) >= FULL * most
+        ]
+    return full
+
+
+async def _ask_counts(sdk: Client, run: Instance) -> dict[str, int]:
+    client = cluster_client()
+    address = WorkflowExecution(workflow_id=run.cluster_id or "", run_id=str(run.cluster_run_id))
+    request = service.QueryWorkflowRequest(
+        namespace=sdk.namespace, execution=address, query=WorkflowQuery(query_type=names.COUNTS)
+    )
+    answer = await sdk.workflow_service.query_workflow(request, timeout=timedelta(seconds=_CALL_SECONDS / 2))
+    counts: dict[str, int] = client.payloads.decode(answer.query_result.payloads[0])
+    return counts
 
 
 def _seen_at(poller: PollerInfo) -> datetime:

@@ -16,8 +16,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Q
-
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.backends.cluster.ids import queue_of
 from temporalex_django.backends.cluster.mirrored_run import FailedTask, ObservedRun
@@ -29,6 +27,7 @@ from temporalex_django.core.names import TABLES
 from temporalex_django.db.human_tasks import closed_with_run
 from temporalex_django.db.inserts import StartedRun, insert_start, reopen_chain
 from temporalex_django.db.messages import notify
+from temporalex_django.db.sql_columns import RUNS, json_value
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.db.turn_writes import delete_search_attributes
 from temporalex_django.engine.blocked import block_cause, block_mark_of
@@ -56,6 +55,11 @@ log = logging.getLogger("temporalex_django.backends")
 
 #: Seconds that a write waits for the row of a chain. After that the task fails, and the server has it done again later.
 _LOCK_WAIT = 1.0
+#: The columns of a row that decide what becomes of it. A prepared statement reads them for each activation.
+_ROW = RUNS.pick_columns(
+    *("id", "chain_id", "cluster_run_id", "workflow", "workflow_id", "status", "attempt", "created_at"),
+    *("started_at", "closed_at", "cluster_task_at", "mirrored_at", "search_attributes"),
+)
 
 
 class MirrorBusy(Exception):
@@ -65,6 +69,15 @@ class MirrorBusy(Exception):
 def lock_order(run: ObservedRun) -> str:
     """Return the sort key for runs that one transaction locks, so that two transactions cannot deadlock."""
     return run.facts.get("chain") or run.first_run_id
+
+
+def _read_row(values: Sequence[Any], alias: str) -> Instance:
+    """Return the row of a run with the columns ``_ROW``. The others are read when somebody asks for them."""
+    columns = _ROW.row_fields(values)
+    columns["search_attributes"] = json_value(columns["search_attributes"])
+    fields = Instance._meta.concrete_fields  # noqa: SLF001 - public, in spite of its name
+    names = [field.attname for field in fields if field.attname in columns]
+    return Instance.from_db(alias, names, [columns[name] for name in names])
 
 
 class Batch:
@@ -98,10 +111,14 @@ class Batch:
         else:
             states = self.storage.lock_runs(chains)
         newest = [state.run_id for state in states.values()]
-        ids = [UUID(run.run_id) for run in runs]
-        rows = Instance.objects.using(self.storage.alias).filter(Q(cluster_run_id__in=ids) | Q(pk__in=newest))
+        (by_cluster, ids), (by_key, keys) = (
+            self.storage.sql.in_array(values, "uuid") for values in ([UUID(run.run_id) for run in runs], newest)
+        )
+        sql = _ROW.select(f"where cluster_run_id {by_cluster} or id {by_key}")
         self.states.update(states)
-        self.rows.update((row.pk, row) for row in rows.defer("args", "carried_messages", "snapshot", "published"))
+        for values in self.storage.sql.select(sql, [ids, keys], _ROW.types):
+            row = _read_row(values, self.storage.alias)
+            self.rows[row.pk] = row
 
     def has_planned(self, chain_id: UUID | None) -> bool:
         """Return True if ``store`` will write rows of this chain."""
@@ -138,26 +155,29 @@ def write(
     storage: DjangoStorage,
     wait: float = _LOCK_WAIT,
     restores: bool = False,
+    read_at: datetime | None = None,
     announce: Callable[[TurnReport], None] = notify.send_turn_signals,
     batch: Batch | None = None,
 ) -> None:
     """Write the rows of a run, in the open transaction or in one of its own.
 
     It waits at most ``wait`` seconds for the row of the chain. With ``restores``, a chain without rows gets its rows
-    again; otherwise somebody has deleted the run. After the commit it calls ``announce``, which sends the Django
-    signals. With ``batch``, which has read the rows, ``Batch.store`` writes them. Raises ``MirrorBusy``.
+    again; otherwise somebody has deleted the run. With ``read_at``, the time at which the state of the run was read
+    from the cluster, rows written before it are replaced even if they show a later activation: the cluster may have
+    been restored from a backup. After the commit it calls ``announce``, which sends the Django signals. With ``batch``,
+    which has read the rows, ``Batch.store`` writes them. Raises ``MirrorBusy``.
     """
     if batch is not None:
-        _plan(run, batch, restores=restores)
+        _plan(run, batch, restores=restores, read_at=read_at)
         return
     with storage.transaction("mirror alone"):
         batch = Batch(storage, announce=announce)
         batch.read([run], wait=wait)
-        _plan(run, batch, restores=restores)
+        _plan(run, batch, restores=restores, read_at=read_at)
         batch.store()
 
 
-def _plan(run: ObservedRun, batch: Batch, *, restores: bool) -> None:
+def _plan(run: ObservedRun, batch: Batch, *, restores: bool, read_at: datetime | None) -> None:
     """Decide what becomes of the rows of a run, and let ``batch`` write what is left to do."""
     storage, chain_id = batch.storage, _chain_of(run, batch.storage)
     if batch.has_planned(chain_id):  # an earlier run of the chain
@@ -176,7 +196,7 @@ def _plan(run: ObservedRun, batch: Batch, *, restores: bool) -> None:
         return
     if _is_continuation_undone(row, state, run, storage):
         _delete_next(row, state, run, storage)
-    if _is_later(row, state, run):
+    if _is_later(row, state, run) and not _is_outdated(row, state, read_at):
         return
     if row.pk == state.run_id:
         _reopen(run, row, state, storage)
@@ -353,6 +373,16 @@ def _is_later(row: Instance, state: RunState, run: ObservedRun) -> bool:
             run.now < row.cluster_task_at
         )  # the server has had the same activation done again, by another worker
     return run.activation < state.activations
+
+
+def _is_outdated(row: Instance, state: RunState, read_at: datetime | None) -> bool:
+    """Return True if the newest row of a chain was written before the cluster was read at ``read_at``.
+
+    What people or the server have ended stays ended: the request to the cluster may still be on its way.
+    """
+    if read_at is None or row.pk != state.run_id or row.status in ("terminated", "timed_out"):
+        return False
+    return row.mirrored_at is None or row.mirrored_at < read_at
 
 
 def _is_continuation_undone(row: Instance, state: RunState, run: ObservedRun, storage: DjangoStorage) -> bool:

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from django.db import DatabaseError, IntegrityError, close_old_connections
+from django.db import DatabaseError, IntegrityError, close_old_connections, connections
 
 from temporalex_django.backends.cluster import mirror
 from temporalex_django.backends.cluster.mirrored_run import FailedTask, ObservedRun
@@ -36,6 +36,12 @@ BATCH: Final = 50
 #: Seconds for which a write is tried again while another transaction has its rows, and the pause before the next try.
 _TRY_SECONDS: Final = 1.0
 _CONFLICT_PAUSE: Final = 0.02
+#: Seconds after which the next write checks the connection first.
+_CHECK_SECONDS: Final = 1.0
+#: Seconds after which rows that nobody waits for are written at the latest.
+_SOON: Final = 0.5
+#: Seconds after which such rows are given up. The next activation of the run writes them.
+_DROPPED: Final = 60.0
 
 
 class DatabaseBusy(Exception):
@@ -51,10 +57,21 @@ class _Job:
 
 @dataclass(slots=True, eq=False)
 class _Rows(_Job):
-    """The rows of a run, to be written. They are tried again until ``until``, by ``time.monotonic``."""
+    """The rows of a run, to be written. They are tried again until ``until``, by ``time.monotonic``.
+
+    Rows that nobody waits for (``is_awaited``) are kept until then, and given up at ``dropped_at``.
+    """
 
     run: ObservedRun
     until: float
+    is_awaited: bool = True
+    dropped_at: float = 0.0
+
+    def follow(self, earlier: _Rows) -> None:
+        """Take over what has happened in an earlier activation of the run, whose rows are not written."""
+        self.run = replace(self.run, events=[*earlier.run.events, *self.run.events])
+        if not self.is_awaited:
+            self.until, self.dropped_at = earlier.until, earlier.dropped_at
 
 
 @dataclass(slots=True, eq=False)
@@ -120,11 +137,18 @@ class MirrorWriter:
     What has come in while the thread was committing is committed together next. So a write waits for one commit at
     most before its own, and a busy worker has few commits. Rows that another transaction has locked are tried again
     with what comes next, and another thread sends the Django signals, so no run waits for another one's.
+
+    With ``combines``, rows that change only which activities a run waits for are written within half a second, or with
+    those of the next activation of the run. If the worker dies meanwhile, its runs are compared with the cluster: see
+    ``reconcile``. Workers without a row of their own must not combine, since nobody notices their death.
     """
 
-    def __init__(self, alias: str) -> None:
+    def __init__(self, alias: str, *, combines: bool = False) -> None:
         self.alias = alias
         self._busy: list[_Rows] = []
+        self._combines = combines
+        self._soon: dict[str, _Rows] = {}  # by the run, in the order in which they are due
+        self._is_failing = self._is_ending = False
         self._announcer = _Announcer(alias)
         self._thread = _Thread("temporalex-mirror", self._run)
 
@@ -135,6 +159,19 @@ class MirrorWriter:
         if there is no commit within ``WAIT_SECONDS``. Errors of the database are raised unchanged.
         """
         self._submit(_Rows(run, time.monotonic() + _TRY_SECONDS))
+
+    def observe_soon(self, run: ObservedRun) -> None:
+        """Write the rows of a run soon. Returns at once, unless the database has not taken earlier ones in time."""
+        if not self._combines or self._is_late():
+            self.observe(run)
+        else:
+            now = time.monotonic()
+            self._thread.put(_Rows(run, now + _SOON, is_awaited=False, dropped_at=now + _DROPPED))
+
+    def _is_late(self) -> bool:
+        """Return True if rows that nobody waits for are behind, because the database takes none or is slow."""
+        oldest = next(iter(self._soon.copy().values()), None)
+        return self._is_failing or (oldest is not None and time.monotonic() > oldest.until + _SOON)
 
     def note_failure(self, failed: FailedTask) -> None:
         """Mark the row of a run as blocked, soon. Returns at once; the next activation clears the mark."""
@@ -174,8 +211,12 @@ class MirrorWriter:
     def _run(self) -> None:
         keep_open()
         with worker_session(self.alias):
+            checked_at = 0.0
             while (jobs := self._next_jobs()) is not None:
-                close_old_connections()
+                # A check of the connection is a round trip: a busy thread makes none, unless something has failed.
+                if connections[self.alias].errors_occurred or time.monotonic() - checked_at > _CHECK_SECONDS:
+                    close_old_connections()
+                    checked_at = time.monotonic()
                 self._perform(jobs)
 
     def _next_jobs(self) -> list[_Job] | None:
@@ -186,15 +227,40 @@ class MirrorWriter:
         busy, self._busy = self._busy, []
         jobs: list[_Job | None] = []
         with suppress(queue.Empty):
-            jobs.append(self._thread.items.get(timeout=_CONFLICT_PAUSE if busy else None))
+            jobs.append(self._thread.items.get(timeout=self._pause(is_busy=bool(busy))))
             while len(jobs) < BATCH:
                 jobs.append(self._thread.items.get_nowait())
         if None in jobs:
             self._thread.items.put(None)
-            if jobs[0] is None and not busy:
+            if jobs[0] is None and not busy and not self._soon:
                 return None
         new = [job for job in jobs if job is not None and job.future.set_running_or_notify_cancel()]
-        return [*busy, *new]
+        return [*busy, *self._combine(new, is_ending=None in jobs)]
+
+    def _pause(self, *, is_busy: bool) -> float | None:
+        """Return for how many seconds the thread may wait for work; None: as long as there is none."""
+        if is_busy:
+            return _CONFLICT_PAUSE
+        oldest = next(iter(self._soon.values()), None)
+        return None if oldest is None else max(oldest.until - time.monotonic(), 0.0)
+
+    def _combine(self, jobs: Sequence[_Job], *, is_ending: bool) -> list[_Job]:
+        """Return the jobs to be done now: rows that nobody waits for are kept until the next ones of their run."""
+        now_due: list[_Job] = []
+        for job in jobs:
+            if isinstance(job, _Call) and (earlier := self._soon.pop(job.run_id or "", None)) is not None:
+                now_due.append(earlier)
+            if isinstance(job, _Rows) and (earlier := self._soon.pop(job.run.run_id, None)) is not None:
+                job.follow(earlier)
+            if isinstance(job, _Rows) and not job.is_awaited:
+                self._soon[job.run.run_id] = job
+            else:
+                now_due.append(job)
+        self._is_ending = is_ending
+        due = [job for job in self._soon.values() if is_ending or job.until <= time.monotonic()][:BATCH]
+        for job in due:
+            del self._soon[job.run.run_id]
+        return [*due, *now_due]  # a call about a run comes behind its rows
 
     def _perform(self, jobs: Sequence[_Job]) -> None:
         storage = DjangoStorage(self.alias, worker=True)
@@ -223,6 +289,7 @@ class MirrorWriter:
         except Exception as exc:  # noqa: BLE001 - each is tried alone, and gets its own error
             log.info("the rows of %s are written one by one: %s", counted(len(jobs), "run", "runs"), error_line(exc))
             return jobs
+        self._is_failing = False
         for job in jobs:
             if job not in busy:
                 job.future.set_result(None)
@@ -240,15 +307,31 @@ class MirrorWriter:
             if may_pass or (isinstance(exc, DatabaseError) and storage.is_transient(exc)):
                 self._try_later(job, exc)
             else:
-                job.future.set_exception(exc)
+                self._give_up(job, exc)
         else:
+            self._is_failing = False
             job.future.set_result(None)
 
     def _try_later(self, job: _Rows, error: Exception) -> None:
-        if time.monotonic() < job.until:
+        if job.is_awaited and time.monotonic() < job.until:
             self._busy.append(job)
         else:
+            self._give_up(job, error)
+
+    def _give_up(self, job: _Rows, error: Exception) -> None:
+        """Tell the one who waits for the rows. If nobody does, try them again a little later."""
+        if job.is_awaited:
             job.future.set_exception(error)
+            return
+        self._is_failing = True
+        log.warning("the rows of %s are not written yet: %s", job.run.cluster_id, error_line(error))
+        if self._is_ending or time.monotonic() > job.dropped_at:
+            return
+        job.until = time.monotonic() + _SOON
+        if (later := self._soon.get(job.run.run_id)) is not None:
+            later.follow(job)
+        else:
+            self._soon[job.run.run_id] = job
 
 
 def _calls(jobs: Sequence[_Job]) -> list[_Call]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -48,6 +49,11 @@ logger = logging.getLogger("temporalex_django.backends")
 _DELIVERY: Final = {"start_to_close": 30.0, "retry": RetryPolicy(max_interval=10).as_dict()}
 #: Signals of a run after which it is to continue as new. The server refuses those after 10,000, and suggests nothing.
 MANY_SIGNALS: Final = 8_000
+#: Kinds of events of an activation that changes only which activities a run waits for.
+_ONLY_ACTIVITIES: Final = frozenset({"WorkflowStarted", "ActivationStarted", "ActivityScheduled", "ActivityCompleted"})
+#: Seconds after the last write of the rows of a run within which the next one may be combined with a later one. So the
+#: rows that a dead worker has left behind are among those that were written so shortly before.
+COMBINED_AFTER: Final = 10.0
 _MISMATCH: Final = RemoveFromCache.EvictionReason.NONDETERMINISM
 
 
@@ -101,6 +107,39 @@ class ObservedRun:
     parent_run_id: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """The parts of the rows of a run on which others may act, and when they were written (``time.monotonic``)."""
+
+    EMPTY: ClassVar[_Written]
+
+    at: float
+    publications: int
+    accepts: Mapping[str, Any]
+    search_attributes: Mapping[str, Any]
+    stored: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, run: ObservedRun) -> _Written:
+        seen = run.visible
+        return cls(time.monotonic(), seen.publications, seen.accepts, dict(seen.search_attributes), seen.stored)
+
+    def differs_little(self, run: ObservedRun) -> bool:
+        """Return True if the activation has changed only which activities the run waits for."""
+        seen = run.visible
+        return (
+            time.monotonic() - self.at < COMBINED_AFTER
+            and seen.status == "running"
+            and not (run.closing or run.human_tasks or run.failed_signals or run.lost or seen.human_tasks)
+            and all(event.kind in _ONLY_ACTIVITIES for event in run.events)
+            and (seen.publications, dict(seen.accepts)) == (self.publications, dict(self.accepts))
+            and (dict(seen.search_attributes), seen.stored) == (self.search_attributes, self.stored)
+        )
+
+
+_Written.EMPTY = _Written(float("inf"), 0, {"signals": [], "updates": []}, {}, {})
+
+
 class Observer(Protocol):
     """The protocol of an object that receives the runs of a worker after their activations."""
 
@@ -109,6 +148,9 @@ class Observer(Protocol):
 
         If this raises, the workflow task fails and the cluster repeats it.
         """
+
+    def observe_soon(self, run: ObservedRun) -> None:
+        """Process a run like ``observe``, but perhaps later, or together with its next activation."""
 
     def note_failure(self, failed: FailedTask) -> None:
         """Record that a workflow task failed, because the code of the run raised or this worker lacks that code."""
@@ -200,6 +242,7 @@ class MirroredRun(TemporalRun):
         self._is_versioned = deployments.build() is not None
         self._delivers = False  # whether a marker says that activities take messages to the tables
         self._task_error: Exception | None = None
+        self._written: _Written | None = None
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """Activate the run, pass it to the observer and return its commands.
@@ -228,11 +271,13 @@ class MirroredRun(TemporalRun):
             self._tasks.setdefault(history.events[-1].activation, self._last_task)
         if act.is_replaying or is_query or any(job.HasField("remove_from_cache") for job in act.jobs):
             self._seen, self._was_rebuilt = len(history.events), True
+            self._written = None
             return completion
         try:
-            self._observer.observe(self._changes())
+            self._show()
         except Exception as exc:  # noqa: BLE001 - the task fails, and the server has it done again
             super().report_failure(exc)
+            self._written = None
             completion.failed.CopyFrom(task_failure(exc, message=error_line(exc)))  # a database quotes rows
         return completion
 
@@ -288,7 +333,7 @@ class MirroredRun(TemporalRun):
     def report_failure(self, error: Exception) -> None:
         """Log the failure of a workflow task, and pass it to the observer."""
         super().report_failure(error)
-        self._task_error = error
+        self._task_error, self._written = error, None
         self._observer.note_failure(
             FailedTask(cluster_id=self._info.workflow_id, run_id=self._info.run_id, error=error)
         )
@@ -315,6 +360,20 @@ class MirroredRun(TemporalRun):
             if self._payloads.decode(signal.headers[names.CHAIN]) != self._info.first_execution_run_id:
                 logger.warning("dropped a signal %r for an earlier chain of this id", signal.signal_name)
                 del act.jobs[number]
+
+    def _show(self) -> None:
+        """Pass the run to the observer. What others need to know at once is written before the server has it."""
+        run = self._changes()
+        last, self._written = self._written, _Written.of(run)
+        if self._is_new(run) if run.activation == 1 else last is not None and last.differs_little(run):
+            self._observer.observe_soon(run)
+        else:
+            self._observer.observe(run)
+
+    def _is_new(self, run: ObservedRun) -> bool:
+        """Return True after the first activation of a run that has its rows from its start."""
+        is_first = run.info.attempt == 1 and run.original_run_id == run.run_id and self._info.parent is None
+        return is_first and "chain" in run.facts and _Written.EMPTY.differs_little(run)
 
     def _changes(self) -> ObservedRun:
         """Return the run after an activation, with what changed in it."""
@@ -387,10 +446,15 @@ class MirroredRun(TemporalRun):
         return facts
 
     def _answer(self, query: QueryWorkflow) -> WorkflowCommand:
-        if query.query_type != names.TASKS:
+        answer: dict[str, Any]
+        if query.query_type == names.TASKS:
+            tasks = {str(activation): event for activation, event in self._tasks.items()}
+            answer = {"tasks": tasks, "last": self._last_task}
+        elif query.query_type == names.COUNTS:
+            updates = sum(event.kind == "UpdateAccepted" for event in self.history.events)
+            answer = {"signals": self._signals, "updates": updates}
+        else:
             return super()._answer(query)
-        tasks = {str(activation): event for activation, event in self._tasks.items()}
-        answer = {"tasks": tasks, "last": self._last_task}
         return self._writer.write_query_answer(query.query_id, answer)
 
 

@@ -10,6 +10,8 @@ CHAIN: Final = "__tx_chain"
 STARTED_BY: Final = "temporalex_chain"
 #: Query: the events of the server that begin the tasks of a run's activations.
 TASKS: Final = "__tx_tasks"
+#: Query: the numbers of signals and updates that a run has received, which the server limits.
+COUNTS: Final = "__tx_counts"
 #: Activity: takes a message to a run that the cluster does not know to the tables. A patch marker of this id comes
 #: before the first such activity of a run.
 DELIVERY: Final = "__tx_deliver"

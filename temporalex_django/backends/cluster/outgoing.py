@@ -501,6 +501,12 @@ def insert(
     )
 
 
+#: A prepared statement for the usual case, in which no row waits.
+_WAITING: Final = (
+    "select 1 from temporalex_outbox where chain_id = %s and destination = %s and failed is null order by id limit 1"
+)
+
+
 def send_waiting(chain_id: UUID, *, storage: DjangoStorage) -> Outbox | None:
     """Send the due rows of a chain in order, and return the first row that is left, or None.
 
@@ -508,6 +514,8 @@ def send_waiting(chain_id: UUID, *, storage: DjangoStorage) -> Outbox | None:
     judge it much later. If no row is due, this is one read.
     """
     waiting = _waiting_rows(chain_id, storage)
+    if not storage.sql.select(_WAITING, [chain_id, DESTINATION], ("int4",)):
+        return None
     while (row := waiting.order_by("id").first()) is not None:
         if row.kind == f"{DESTINATION}.request":
             return None
@@ -546,8 +554,11 @@ def note_message(
 
 def store_outcome(chain_id: UUID, message_id: str, outcome: Outcome, *, storage: DjangoStorage) -> None:
     """Store the outcome of an update with its row, from which it is read later, unless it is stored already."""
-    Message.objects.using(storage.alias).filter(chain_id=chain_id, request_id=message_id, outcome_status=SENT).update(
-        outcome_status=outcome.status, outcome=codec().encode(outcome.value), answered_at=storage.now()
+    now, clock = storage.sql.now_expression(storage.clock, live=True)
+    storage.sql.execute(
+        f"update temporalex_message set outcome_status = %s, outcome = %s, answered_at = {now}"  # noqa: S608 - no values
+        " where chain_id = %s and request_id = %s and outcome_status = %s",
+        [outcome.status, codec().encode(outcome.value), *clock, chain_id, message_id, SENT],
     )
 
 

@@ -70,6 +70,8 @@ class _Outcomes(defaultdict[str, ReplayedRun]):
     def observe(self, run: ObservedRun) -> None:
         """Do nothing: a replay changes nothing that others see."""
 
+    observe_soon = observe
+
     def note_failure(self, failed: FailedTask) -> None:
         """Note the first error of a run; the SDK replays a run again that has failed."""
         self[failed.run_id].error = self[failed.run_id].error or failed.error

@@ -30,8 +30,8 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.backends.cluster import mirror, reads
 from temporalex_django.backends.cluster.answers import is_gone, is_transient
 from temporalex_django.backends.cluster.client import DESTINATION, ClusterUnavailable, cluster_client
-from temporalex_django.backends.cluster.ids import prefix, quoted
-from temporalex_django.backends.cluster.mirrored_run import ObservedRun
+from temporalex_django.backends.cluster.ids import prefix, quoted, task_queue
+from temporalex_django.backends.cluster.mirrored_run import COMBINED_AFTER, ObservedRun
 from temporalex_django.backends.cluster.rebuild import Execution, rebuild
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import counted
@@ -39,7 +39,7 @@ from temporalex_django.db.outbox import is_lease_free, lease_notes, set_lease, t
 from temporalex_django.db.retention import retention_policies
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
-from temporalex_django.models import Instance, Outbox
+from temporalex_django.models import Instance, LostWorker, Outbox
 
 T = TypeVar("T")
 
@@ -51,6 +51,9 @@ _OVERLAP: Final = timedelta(seconds=60)
 #: The first look of a project begins so long ago. The sample finds what closed before.
 _FIRST_LOOK: Final = timedelta(hours=1)
 _SAMPLE: Final = 200
+#: Workers are looked at that were found dead so lately, and runs that were written so long before their last heartbeat.
+_LOST_FOR: Final = timedelta(hours=1)
+_LEFT_BEHIND: Final = timedelta(seconds=COMBINED_AFTER + 5)
 _PAGE: Final = 200
 #: Runs that are rebuilt with one call.
 _REBUILT: Final = 20
@@ -101,6 +104,7 @@ def run_round(alias: str) -> bool:
     notes = lease_notes(LEASE, storage=storage)
     try:
         _look_at_closed(notes, storage)
+        _look_at_lost(notes, storage)
         _look_at_sample(notes, storage)
     except (ClusterUnavailable, RPCError) as exc:
         log.warning("could not compare the rows of runs with the cluster, retrying: %s", error_line(exc))
@@ -135,6 +139,28 @@ def _look_at_closed(notes: dict[str, Any], storage: DjangoStorage) -> None:
             return
     notes["mark"] = scan["mark"]
     notes.pop("scan", None)
+
+
+def _look_at_lost(notes: dict[str, Any], storage: DjangoStorage) -> None:
+    """Write the rows of runs that a worker may have left behind when it died: it writes some of them a little later.
+
+    They are among those that were written shortly before its last sign of life. The notes name the workers for which
+    this was done.
+    """
+    lost = LostWorker.objects.using(storage.alias).filter(lost_at__gt=storage.now() - _LOST_FOR)
+    done_ids, workers = set(notes.get("lost", ())), list(lost.order_by("id"))
+    for worker in workers:
+        if worker.pk in done_ids:
+            continue
+        rows = _open_rows(storage).filter(mirrored_at__range=(worker.beat_at - _LEFT_BEHIND, worker.lost_at))
+        executions = [
+            Execution(cluster_id=cluster_id or "", run_id=str(run_id), queue=task_queue(queue))
+            for cluster_id, run_id, queue in rows.values_list("cluster_id", "cluster_run_id", "queue")
+        ]
+        for start in range(0, len(executions), _REBUILT):
+            for run in _rebuild(executions[start : start + _REBUILT]):
+                _try(run.cluster_id, partial(mirror.write, run, storage=storage))
+    notes["lost"] = [worker.pk for worker in workers]
 
 
 def _look_at_sample(notes: dict[str, Any], storage: DjangoStorage) -> None:
@@ -202,7 +228,7 @@ def repair(
     ]
     rebuilt = [info for info in wrong if every or info.status not in _BY_SERVER]
     for start in range(0, len(rebuilt), _REBUILT):
-        _rebuild_rows(rebuilt[start : start + _REBUILT], rows, repairs, storage)
+        _rebuild_rows(rebuilt[start : start + _REBUILT], rows, repairs, storage, replaces=every)
     for info in wrong:
         if info.status not in _OPEN and info.status != _CONTINUED:
             repairs.closed += bool(_try(info.execution.workflow_id, partial(_close, info, storage)))
@@ -210,15 +236,24 @@ def repair(
 
 
 def _rebuild_rows(
-    infos: Sequence[WorkflowExecutionInfo], rows: Mapping[str, Instance], repairs: Repairs, storage: DjangoStorage
+    infos: Sequence[WorkflowExecutionInfo],
+    rows: Mapping[str, Instance],
+    repairs: Repairs,
+    storage: DjangoStorage,
+    *,
+    replaces: bool,
 ) -> None:
-    """Rebuild these runs from their histories, and write their rows. ``rows`` are those that exist, by run id."""
+    """Rebuild these runs from their histories, and write their rows. ``rows`` are those that exist, by run id.
+
+    With ``replaces``, rows that show more than their histories are replaced as well.
+    """
+    read_at = storage.now() if replaces else None
     by_id = {info.execution.run_id: info for info in infos}
     for run in _rebuild([_execution(info) for info in infos]):
         if run.run_id not in rows and _is_past_retention(run, by_id[run.run_id], storage):
             continue
         if not _is_being_deleted(run.facts.get("chain"), storage):
-            repairs.written += bool(_try(run.cluster_id, partial(_write, run, storage)))
+            repairs.written += bool(_try(run.cluster_id, partial(_write, run, read_at, storage)))
 
 
 def _rebuild(executions: Sequence[Execution]) -> list[ObservedRun]:
@@ -233,8 +268,8 @@ def _rebuild(executions: Sequence[Execution]) -> list[ObservedRun]:
     return runs
 
 
-def _write(run: ObservedRun, storage: DjangoStorage) -> bool:
-    mirror.write(run, restores=True, storage=storage)
+def _write(run: ObservedRun, read_at: datetime | None, storage: DjangoStorage) -> bool:
+    mirror.write(run, restores=True, read_at=read_at, storage=storage)
     return True
 
 

@@ -4,15 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import F
 
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.core.names import TEMPORAL
+from temporalex_django.db.sql_columns import RUNS
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.errors import WorkflowNotFound
-from temporalex_django.models import Chain, Instance, Outbox
+from temporalex_django.models import Chain, Instance
+
+_RUN: Final = RUNS.pick_columns("cluster_id", "workflow", "workflow_id", "cluster_run_id")
+#: A prepared statement: callers ask it with each message, and planning it takes longer than executing it.
+_ADDRESS: Final = (
+    f"select {_RUN.with_alias('i')}, c.cluster_first_run_id, i.blocked is not null, {{behind}}"  # noqa: S608 - columns
+    " from temporalex_chain c join temporalex_instance i on i.id = {run} and i.chain_id = c.id where c.id = %s"
+)
+_ADDRESS_TYPES: Final = (*_RUN.types, "uuid", "bool", "bool")
+_BEHIND: Final = (
+    "exists (select 1 from temporalex_outbox o where o.chain_id = c.id and o.destination = %s and o.failed is null"
+    " and o.id < %s)"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +60,13 @@ def find_on_cluster(
     ``before`` is a row of the outbox, for ``ClusterRun.is_behind``. Raises ``WorkflowNotFound`` if the chain has no
     such run on the cluster.
     """
-    newest = Q(pk=F("chain__run"))
-    rows = Instance.objects.using(storage.alias).filter(newest if run_id is None else Q(pk=run_id), chain=chain_id)
-    columns = ["cluster_id", "workflow", "workflow_id", "chain__cluster_first_run_id", "cluster_run_id", "blocked"]
-    if before is not None:
-        waiting = Outbox.objects.using(storage.alias).waiting().filter(chain=OuterRef("chain"), id__lt=before)
-        rows = rows.annotate(is_behind=Exists(waiting.filter(destination=TEMPORAL)))
-        columns.append("is_behind")
-    row = rows.values_list(*columns).first()
+    sql = _ADDRESS.format(run="c.run_id" if run_id is None else "%s", behind="false" if before is None else _BEHIND)
+    earlier = () if before is None else (TEMPORAL, before)
+    chosen = () if run_id is None else (run_id,)
+    row = next(iter(storage.sql.select(sql, [*earlier, *chosen, chain_id], _ADDRESS_TYPES)), None)
     if row is None or row[0] is None:
         raise WorkflowNotFound(f"the chain {chain_id} has no run on the Temporal cluster")
-    cluster_id, workflow, workflow_id, first_run_id, cluster_run_id, blocked, *is_behind = row
+    cluster_id, workflow, workflow_id, cluster_run_id, first_run_id, is_blocked, is_behind = row
     return ClusterRun(
         cluster_id=cluster_id,
         chain_id=chain_id,
@@ -64,8 +74,8 @@ def find_on_cluster(
         workflow_id=workflow_id,
         first_run_id=_text(first_run_id),
         run_id=_text(cluster_run_id),
-        is_blocked=bool(blocked),
-        is_behind=any(is_behind),
+        is_blocked=bool(is_blocked),
+        is_behind=bool(is_behind),
     )
 
 

@@ -115,7 +115,7 @@ class ClusterWorker:
         self._slots = ActivitySlots(threads, limit=thread_count + tasks)
         self._name = name
         self._drain_seconds = drain_seconds
-        self._writer = MirrorWriter(alias)
+        self._writer = MirrorWriter(alias, combines=True)
         self._permits = Permits(alias, owner)
         self._deployment = deployments.worker_config()
         hide_error_texts()

@@ -20,6 +20,7 @@ from temporalex_django.backends.routing import cluster_module
 from temporalex_django.conf import get_settings, uses_cluster
 from temporalex_django.core import names as aliases
 from temporalex_django.core.limits import QueuePartition
+from temporalex_django.core.names import TABLES, TEMPORAL
 from temporalex_django.db.human_tasks import absent_deciders, undecidable_tasks
 from temporalex_django.db.run_reader import semi_join
 from temporalex_django.db.storage import DjangoStorage
@@ -178,6 +179,13 @@ def _count_open(alias: str, runs: Runs) -> int:
     if runs is None:
         return Chain.objects.using(alias).filter(open_key__isnull=False)[:MAX_COUNTED_RUNS].count()
     return open_runs(alias, runs).order_by()[:MAX_COUNTED_RUNS].count()
+
+
+def count_open_by_backend(alias: str, runs: Runs) -> dict[str, int]:
+    """Return the number of open chains on each backend that has some, counted up to ``MAX_COUNTED_RUNS`` each."""
+    rows = open_runs(alias, runs).order_by()
+    counts = {backend: rows.filter(chain__backend=backend)[:MAX_COUNTED_RUNS].count() for backend in (TABLES, TEMPORAL)}
+    return {backend: count for backend, count in counts.items() if count}
 
 
 def _due_runs(alias: str, runs: Runs, live: LiveWorkers, late_before: datetime) -> Iterator[DueRuns]:

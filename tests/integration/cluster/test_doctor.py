@@ -12,10 +12,11 @@ from django.utils import timezone
 from temporalex_django import Ok, Workflow, api, errors
 from temporalex_django.backends.cluster import health, reconcile
 from temporalex_django.management import doctor
-from temporalex_django.models import Instance, Worker
+from temporalex_django.models import Chain, Instance, Worker
 from temporalex_django.present.diagnosis import diagnose
 from temporalex_django.temporal.payloads import Payloads
 from tests.integration.cluster.test_worker import looping as looping_on
+from tests.support.commands import shell
 from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.once]
@@ -32,6 +33,15 @@ class MirroredPatient(Workflow):
 
 def codes() -> set[str]:
     return {finding.code for finding in diagnose(doctor.load_project(), now=timezone.now())}
+
+
+def test_open_runs_are_counted_by_backend(cluster: Any) -> None:
+    assert "open runs" not in shell("doctor").out
+    for backend in ("tables", "temporal", "temporal"):
+        MirroredPatient.start(None, id=f"patient-{uuid.uuid4().hex[:8]}")
+        newest = Chain.objects.latest("id")
+        Chain.objects.filter(pk=newest.pk).update(backend=backend)
+    assert "open runs: 1 on the tables and 2 on the Temporal cluster" in shell("doctor").out
 
 
 def test_a_queue_that_nobody_polls_is_named_after_a_while(cluster: Any) -> None:
@@ -91,3 +101,30 @@ def test_the_clock_of_the_cluster_is_told_by_polls(seconds: int, skew: float) ->
 
 def test_a_project_without_a_cluster_is_not_asked_about_one() -> None:
     assert doctor.load_project().cluster is None
+
+
+@pytest.mark.parametrize(
+    ("version", "is_old"), [("1.31.4", True), ("1.32.0", False), ("1.32.0-158.0", False), ("2.0.0", False), ("", False)]
+)
+def test_a_version_of_the_server_is_compared(version: str, is_old: bool) -> None:
+    assert health.is_old(version) is is_old
+
+
+def test_a_server_that_is_too_old_is_named(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "cluster_old" not in codes()
+    monkeypatch.setattr(health, "OLDEST", (99, 0))
+    assert "cluster_old" in codes()
+
+
+def test_open_runs_with_an_earlier_prefix_are_named(cluster: Any, settings: Any) -> None:
+    run = MirroredPatient.start(None, id=f"patient-{uuid.uuid4().hex[:8]}")
+    assert "cluster_prefix" not in codes()
+    settings.TEMPORALEX = {**settings.TEMPORALEX, "CLUSTER": {**cluster, "PREFIX": f"other-{cluster['PREFIX']}"}}
+    [text] = [
+        finding.text
+        for finding in diagnose(doctor.load_project(), now=timezone.now())
+        if finding.code == "cluster_prefix"
+    ]
+    assert f"{cluster['PREFIX']}g:{run.id}" in text
+    Instance.objects.update(metadata={"started_by": "another client of the cluster"})
+    assert "cluster_prefix" not in codes()

@@ -141,3 +141,24 @@ def test_a_run_near_the_limit_of_its_history_is_named(small_server: None, monkey
     monkeypatch.setattr(health, "MOST_EVENTS", 51_200)
     monkeypatch.setattr(health, "MOST_BYTES", 2_000)
     assert len(named()) == 1
+
+
+def test_a_run_near_the_limit_of_its_messages_is_named(small_server: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "LONG", 1)
+    run = started()
+    for _ in range(4):
+        run.update("add")
+        run.signal("note")
+    wait_for(lambda: len(run.history()) > 12)
+
+    def named() -> list[str]:
+        health._counts.clear()
+        findings = diagnose(doctor.load_project(), now=timezone.now())
+        return [finding.text for finding in findings if finding.code == "history_full"]
+
+    assert named() == []
+    monkeypatch.setattr(health, "MOST_UPDATES", 5)
+    assert named() == [f"LongRun {run.id} has received 80 % of the updates that the Temporal cluster accepts."]
+    monkeypatch.setattr(health, "MOST_SIGNALS", 4)
+    monkeypatch.setattr(health, "MOST_UPDATES", 6)
+    assert named() == [f"LongRun {run.id} has received 100 % of the signals that the Temporal cluster accepts."]

@@ -283,7 +283,7 @@ def test_one_process_at_a_time_compares(cluster: Any, storage: DjangoStorage) ->
     assert not reconcile.is_due("default")
     lease = Lease.objects.get(name=reconcile.LEASE)
     assert (lease.until - storage.now()).total_seconds() <= policy.MIRROR_SECONDS
-    assert set(lease.notes) == {"mark", "sampled_at"}
+    assert set(lease.notes) == {"mark", "lost", "sampled_at"}
 
 
 # -- sync -------------------------------------------------------------------------------------------------------------

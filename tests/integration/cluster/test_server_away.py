@@ -341,3 +341,20 @@ def test_a_query_without_a_server_times_out_and_names_what_it_says(
         monkeypatch.setattr(ClusterClient, "call", denied)
         with pytest.raises(errors.QueryTimeout, match="PERMISSION_DENIED: no access"):
             handle.query("any")
+
+
+@pytest.mark.parametrize("is_text_known", [True, False])
+def test_a_query_whose_connection_breaks_is_no_failure_of_the_code(
+    cluster: Any, start_worker: WorkerMaker, monkeypatch: pytest.MonkeyPatch, is_text_known: bool
+) -> None:
+    """The SDK gives no other sign of it than a text."""
+    handle = start()
+    with start_worker():
+        wait_for(lambda: handle.describe().waiting_for)
+
+    def break_off(*args: Any, **options: Any) -> Any:
+        raise RPCError("transport error" if is_text_known else "ten is too much", RPCStatusCode.UNKNOWN, b"")
+
+    monkeypatch.setattr(ClusterClient, "call", break_off)
+    with pytest.raises(errors.QueryTimeout if is_text_known else errors.QueryFailed):
+        handle.query("anything")

@@ -154,6 +154,7 @@ def test_a_batch_of_runs_takes_as_many_statements_as_one(
         seen.append(run)
 
     monkeypatch.setattr(MirrorWriter, "observe", keep)
+    monkeypatch.setattr(MirrorWriter, "observe_soon", keep)
     with start_worker():
         for handle in [CountedActivity.start(None, id=new_id()) for _ in range(10)]:
             handle.result(timeout=30)

@@ -10,18 +10,24 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from example_project.database import private_folder
+from example_project.replay.day import read_day
 from example_project.replay.options import add_play_options, forwarded
-from example_project.replay.processes import NotStarted, Shop, TemporalServer
+from example_project.replay.play import Pace
+from example_project.replay.processes import NotStarted, Restarts, Shop, TemporalServer
 from example_project.replay.report import DIFFERENT
 from example_project.shop.preparation import DEMO_DAY, DEMO_USER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 BACKENDS = ("tables", "temporal")
 
@@ -108,12 +114,26 @@ class Command(BaseCommand):
                 "--cluster-pid",
                 str(shop.cluster_pid),
             )
-            self._code = self._manage("replay_day", str(day), *running, *forwarded(options), env=env)
+            restarts = self._restarts(temporal, day=day, options=options)
+            self._code = self._manage("replay_day", str(day), *running, *forwarded(options), env=env, during=restarts)
+            if restarts is not None:
+                self.stdout.write(f"The Temporal server was killed and started again {restarts.made} times.")
+                if restarts.made < restarts.wanted:
+                    self._code = max(self._code, DIFFERENT)
             self.stdout.write(self._welcome(shop, temporal, password=password))
         if not options["check"]:
             self.stdout.write("The shop keeps running. Press Ctrl-C to stop it.")
             shop.wait()
         return self._code
+
+    @staticmethod
+    def _restarts(temporal: TemporalServer | None, *, day: Path, options: dict[str, Any]) -> Restarts | None:
+        """Return the restarts of the server in the play: as many as workers are killed in each flow."""
+        if temporal is None or not options["chaos"] or options["flow"] == "graph":  # orders live in the tables
+            return None
+        played = read_day(day)
+        seconds = (played.ends - played.begins).total_seconds() / Pace(speed=options["speed"]).factor(played)
+        return Restarts(temporal, wanted=options["chaos"], seconds=seconds)
 
     def _folder(self, stack: ExitStack, *, check: bool, on_cluster: bool) -> Path:
         """Return the folder of the demo's files; a check has its own, so that it does not disturb a running demo.
@@ -154,8 +174,10 @@ class Command(BaseCommand):
         stack.callback(server.stop if keep else server.remove)
         return server.url()
 
-    def _manage(self, *command: str, env: dict[str, str], quiet: bool = False) -> int:
-        """Run another command on the database of the demo, and return its exit code."""
+    def _manage(
+        self, *command: str, env: dict[str, str], quiet: bool = False, during: Callable[[], None] | None = None
+    ) -> int:
+        """Run another command on the database of the demo, and return its exit code. It calls ``during`` meanwhile."""
         output = subprocess.PIPE if quiet else None
         process = subprocess.Popen(
             [sys.executable, "manage.py", *command],
@@ -166,6 +188,9 @@ class Command(BaseCommand):
             start_new_session=True,  # Ctrl-C goes to this process, which ends all others in order
         )
         try:
+            while during is not None and process.poll() is None:
+                during()
+                time.sleep(0.2)
             said, _ = process.communicate()
         except BaseException:
             process.send_signal(signal.SIGINT)

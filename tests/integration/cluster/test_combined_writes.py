@@ -1,0 +1,193 @@
+"""Rows that change only which activities a run waits for are written with the next ones, and none stays behind."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import OperationalError
+
+from temporalex_django import NoReply, Ok, Stop, Workflow, activity, api
+from temporalex_django.backends.cluster import mirror, mirror_writer, reconcile
+from temporalex_django.backends.cluster.mirror_writer import MirrorWriter
+from temporalex_django.backends.cluster.mirrored_run import ObservedRun
+from temporalex_django.core.history.events import HistoryEvent
+from temporalex_django.db.storage import DjangoStorage
+from temporalex_django.models import Chain, LostWorker
+from tests.support.observations import BEGIN, Observations
+from tests.support.waiting import wait_for
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+QUEUE = f"cluster-combined-{uuid.uuid4().hex[:8]}"
+LONG = 3600.0
+
+
+@pytest.fixture
+def writer() -> Iterator[MirrorWriter]:
+    made = MirrorWriter("default", combines=True)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def run() -> Observations:
+    """A run whose first activation is in the rows."""
+    made = Observations("combined")
+    mirror.write(made.see(1, at=0), storage=DjangoStorage(), restores=True)
+    return made
+
+
+def event(number: int) -> HistoryEvent:
+    return HistoryEvent(number, number, "ActivityScheduled", BEGIN, {})
+
+
+def activations() -> int:
+    return Chain.objects.get().activations
+
+
+def test_rows_are_written_with_those_of_the_next_activation(
+    writer: MirrorWriter, run: Observations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_writer, "_SOON", LONG)
+    seen: list[ObservedRun] = []
+    write = mirror.write
+
+    def keep(observed: ObservedRun, **options: Any) -> None:
+        seen.append(observed)
+        write(observed, **options)
+
+    monkeypatch.setattr(mirror, "write", keep)
+    for number in (2, 3):
+        writer.observe_soon(replace(run.see(number, at=number), events=[event(number)]))
+    assert activations() == 1
+    writer.observe(replace(run.see(4, at=4), events=[event(4)]))
+    assert activations() == 4
+    assert [[e.number for e in observed.events] for observed in seen] == [[2, 3, 4]]
+
+
+def test_rows_are_written_soon_and_at_the_end_of_the_worker(
+    writer: MirrorWriter, run: Observations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer.observe_soon(run.see(2, at=1))
+    wait_for(lambda: activations() == 2)
+    monkeypatch.setattr(mirror_writer, "_SOON", LONG)
+    writer.observe_soon(run.see(3, at=2))
+    writer.close()
+    assert activations() == 3
+
+
+def test_a_failure_of_the_task_behind_such_rows_stays_marked(
+    writer: MirrorWriter, run: Observations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_writer, "_SOON", LONG)
+    writer.observe_soon(run.see(2, at=1))
+    writer.note_failure(mirror.FailedTask(cluster_id="g:combined", run_id=run.run_id, error=ValueError("why")))
+    wait_for(lambda: run.row().blocked)
+    assert activations() == 2
+
+
+def test_runs_wait_for_a_database_that_takes_no_rows(
+    writer: MirrorWriter, run: Observations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirror_writer, "_SOON", 0.01)
+    write, is_away = mirror.write, [True]
+
+    def refuse(observed: ObservedRun, **options: Any) -> None:
+        if is_away[0]:
+            raise OperationalError("away")
+        write(observed, **options)
+
+    monkeypatch.setattr(mirror, "write", refuse)
+    writer.observe_soon(run.see(2, at=1))
+    wait_for(writer._is_late)
+    monkeypatch.setattr(mirror_writer, "_TRY_SECONDS", 0.0)
+    with pytest.raises(OperationalError):
+        writer.observe_soon(run.see(3, at=2))
+    is_away[0] = False
+    writer.observe_soon(run.see(3, at=2))
+    assert activations() == 3
+    assert not writer._is_late()
+
+
+def test_a_worker_without_a_row_writes_at_once(run: Observations) -> None:
+    writer = MirrorWriter("default")
+    writer.observe_soon(run.see(2, at=1))
+    assert activations() == 2
+    writer.close()
+
+
+def test_runs_of_a_lost_worker_are_compared_once(run: Observations, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage, asked = DjangoStorage(), []
+    old = Observations("old")
+    mirror.write(old.see(1, at=0), storage=storage, restores=True)
+    row = old.row()
+    row.mirrored_at -= timedelta(minutes=1)
+    row.save()
+
+    def rebuild(executions: Any) -> list[ObservedRun]:
+        asked.append([execution.run_id for execution in executions])
+        return [run.see(2, at=1)]
+
+    monkeypatch.setattr(reconcile, "_rebuild", rebuild)
+    notes: dict[str, Any] = {}
+    reconcile._look_at_lost(notes, storage)
+    assert (asked, activations_of(run)) == ([], 1)
+    now = storage.now()
+    fields = {"name": "w", "kind": "worker", "queues": [], "held_activities": [], "released_by": "other"}
+    lost = LostWorker.objects.create(epoch=7, started_at=now, beat_at=now, lost_at=storage.now(), **fields)
+    for _ in range(2):
+        reconcile._look_at_lost(notes, storage)
+        assert (asked, activations_of(run), notes) == ([[run.run_id]], 2, {"lost": [lost.pk]})
+
+
+def activations_of(run: Observations) -> int:
+    return run.row().chain.activations
+
+
+# -- on a server ------------------------------------------------------------------------------------------------------
+
+
+@activity
+def one_step() -> int:
+    return 1
+
+
+class CombinedSteps(Workflow):
+    task_queue = QUEUE
+
+    async def run(self, args: Any) -> Any:
+        for _ in range(3):
+            await one_step()
+        api.publish_state("half")
+        await one_step()
+        await one_step()
+        state = {"go": lambda _, state: Stop(state), "note": lambda _, state: NoReply(state)}
+        return Ok(await api.phase(1, signal=state))
+
+
+def test_only_activations_that_wait_for_activities_are_combined(
+    cluster: Any, start_worker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int]] = []
+    for name in ("observe", "observe_soon"):
+        call = getattr(MirrorWriter, name)
+
+        def keep(self: MirrorWriter, observed: ObservedRun, *, name: str = name, call: Any = call) -> None:
+            seen.append((name, observed.activation))
+            call(self, observed)
+
+        monkeypatch.setattr(MirrorWriter, name, keep)
+    with start_worker():
+        run = CombinedSteps.start(None, id=f"combined-{uuid.uuid4().hex[:8]}")
+        wait_for(lambda: run.describe().accepts["signals"])
+        run.signal("go")
+        assert run.result(timeout=20) == 1
+    soon = [number for name, number in seen if name == "observe_soon"]
+    at_once = [number for name, number in seen if name == "observe"]
+    # 4 publishes, 6 opens the phase, and 7 ends the run.
+    assert (soon, at_once) == ([1, 2, 3, 5], [4, 6, 7])

@@ -61,7 +61,7 @@ nitpick_ignore_regex = [
     ("py:class", r"temporalex_django\.(testing\.environment_base\.EnvironmentBase|authoring\.queries\.QueryDecorator)"),
     ("py:class", r"(OnConflict|OnClosed|StartOutcome|\w+Options|Handler|UpdateFunction|_Decorator|tuple\[Any)"),
     # Types of Django under the names of their users; types that a step and a queue declare.
-    ("py:class", r"(Task|TaskResult|Validator|DeclaredEvent|temporalex_django\.core\.limits\.Limits)"),
+    ("py:class", r"(Task|TaskContext|TaskResult|Validator|DeclaredEvent|temporalex_django\.core\.limits\.Limits)"),
     # Names of types that say what they are: a handler, what decorates, what ``run`` promises, a route of a graph.
     ("py:.*", r"temporalex_django\.(core\.messages\.phase\.Handler|graph\.definition\.(Target|Clause))"),
     (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Any
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 from uuid import UUID
 
 from django.apps import apps
@@ -22,14 +22,17 @@ from temporalex_django.tasks.results import (
     InvalidTask,
     InvalidTaskBackend,
     Task,
+    TaskContext,
     TaskResult,
     TaskResultDoesNotExist,
-    task,
+    task_backends,
     task_enqueued,
 )
 
 __all__ = ["DurableBackend", "DurableTask", "cancel_task", "requeue", "retry_task", "run_task_now", "task"]
 
+P = ParamSpec("P")
+R = TypeVar("R")
 #: The default policy. A task that raises has failed, as with Django's own backends. The policy still retries a task
 #: that was lost with its worker.
 RETRY_LOST_ONLY = RetryPolicy(non_retryable=(BaseException, TimeoutError))
@@ -59,6 +62,58 @@ class DurableTask(Task):  # type: ignore[type-arg] # generic in the stubs only
     backoff: Callable[[BaseException, TaskResult[Any, Any]], float | timedelta | None] | None = None
     start_to_close: timedelta | float | None = None
     heartbeat: timedelta | float | None = None
+
+
+@overload
+def task(function: Callable[P, R], /) -> Task[P, R]: ...
+@overload
+def task(
+    *,
+    priority: int = 0,
+    queue_name: str = "default",
+    backend: str = "default",
+    takes_context: Literal[False] = False,
+    **options: Any,
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+@overload
+def task(
+    *,
+    priority: int = 0,
+    queue_name: str = "default",
+    backend: str = "default",
+    takes_context: Literal[True],
+    **options: Any,
+) -> Callable[[Callable[Concatenate[TaskContext[Any, Any], P], R]], Task[P, R]]: ...
+def task(
+    function: Any = None,
+    *,
+    priority: int = 0,
+    queue_name: str = "default",
+    backend: str = "default",
+    takes_context: bool = False,
+    **options: Any,
+) -> Any:
+    """Declare a function of a module as a Django task.
+
+    It is Django's decorator of this name, with the options of ``DurableTask``, such as ``retry``, on each supported
+    version of Django; that of Django 6.0 takes none. Tasks that are declared with Django's own decorator work as well.
+    Raises ``InvalidTask`` if the backend cannot run the task, and ``TypeError`` for an unknown option.
+    """
+    if "run_after" in options:
+        raise TypeError("run_after is no option of a declaration: write .using(run_after=...) when you enqueue the task.")
+
+    def declare(function: Any) -> Any:
+        return task_backends[backend].task_class(
+            func=function,
+            priority=priority,
+            queue_name=queue_name,
+            backend=backend,
+            takes_context=takes_context,
+            run_after=None,
+            **options,
+        )
+
+    return declare if function is None else declare(function)
 
 
 class DurableBackend(BaseTaskBackend):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import django
@@ -33,7 +33,7 @@ if TYPE_CHECKING or django.VERSION >= (6, 0):
     from django.tasks.signals import task_enqueued, task_finished, task_started
 else:
     try:
-        from django_tasks import TaskContext, TaskResult, TaskResultStatus, task, task_backends
+        from django_tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
         from django_tasks.backends.base import BaseTaskBackend
         from django_tasks.base import Task, TaskError
 
@@ -48,47 +48,6 @@ else:
             "install django-tasks"
         ) from exc
 
-if TYPE_CHECKING:
-    _P = ParamSpec("_P")
-    _R = TypeVar("_R")
-
-    @overload
-    def task(function: Callable[_P, _R], /) -> Task[_P, _R]: ...
-    @overload
-    def task(
-        *,
-        priority: int = 0,
-        queue_name: str = "default",
-        backend: str = "default",
-        takes_context: Literal[False] = False,
-        **options: Any,
-    ) -> Callable[[Callable[_P, _R]], Task[_P, _R]]: ...
-    @overload
-    def task(
-        *,
-        priority: int = 0,
-        queue_name: str = "default",
-        backend: str = "default",
-        takes_context: Literal[True],
-        **options: Any,
-    ) -> Callable[[Callable[Concatenate[TaskContext[Any, Any], _P], _R]], Task[_P, _R]]: ...
-    def task(*args: Any, **options: Any) -> Any:
-        """Declare a task, as Django's decorator does."""
-
-elif django.VERSION >= (6, 1):
-    from django.tasks import task
-elif django.VERSION >= (6, 0):
-
-    def task(function: Any = None, *, backend: str = "default", **options: Any) -> Any:
-        """Declare a task, as Django's decorator does. That of Django 6.0 takes no options such as ``retry``."""
-
-        def declare(function: Any) -> Any:
-            defaults = {"priority": 0, "queue_name": "default", "takes_context": False, "run_after": None}
-            return task_backends[backend].task_class(func=function, backend=backend, **(defaults | options))
-
-        return declare if function is None else declare(function)
-
-
 __all__ = [
     "BaseTaskBackend",
     "InvalidTask",
@@ -99,7 +58,6 @@ __all__ = [
     "TaskResult",
     "TaskResultDoesNotExist",
     "TaskResultStatus",
-    "task",
     "task_backends",
     "task_enqueued",
     "task_finished",

@@ -49,7 +49,7 @@ from tests.support.people import stored
 from tests.support.runs import once
 
 with override_settings(TASKS=TASKS):
-    from temporalex_django.tasks import DurableBackend, results
+    from temporalex_django.tasks import DurableBackend, results, task
     from tests.app import tasks as t
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -214,7 +214,11 @@ def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(results.InvalidTask, match=says):
             t.add.using(**wrong)
     with pytest.raises(results.InvalidTask, match="more than 0"):
-        results.task_backends["default"].task_class(func=t.add.func, start_to_close=-1)
+        task(start_to_close=-1)(t.add.func)
+    with pytest.raises(TypeError, match=r"write \.using\(run_after=\.\.\.\)"):
+        task(run_after=timezone.now())
+    with pytest.raises(TypeError, match="retries"):
+        task(retries=3)(t.add.func)
     for options, says in (
         ({"retries": 3}, "has no 'retries'. The options are retry, retention"),
         ({"retry": {"attempts": 3}}, "has no 'attempts'"),

@@ -100,7 +100,9 @@ def task(
     Raises ``InvalidTask`` if the backend cannot run the task, and ``TypeError`` for an unknown option.
     """
     if "run_after" in options:
-        raise TypeError("run_after is no option of a declaration: write .using(run_after=...) when you enqueue the task.")
+        raise TypeError(
+            "run_after is no option of a declaration: write .using(run_after=...) when you enqueue the task."
+        )
 
     def declare(function: Any) -> Any:
         return task_backends[backend].task_class(

@@ -50,10 +50,15 @@ def test_a_placeholder_a_development_version_and_changes_stop_a_release(pyprojec
     assert list(missing(ready, " M README.md")) == ["there are changes that no commit has"]
 
 
-def test_classifiers_name_the_versions_that_a_lane_runs(pyproject: dict[str, Any]) -> None:
+def test_classifiers_name_the_versions_that_were_run(pyproject: dict[str, Any]) -> None:
     lanes = [re.fullmatch(r"py3(\d+)-django(\d)(\d)", file.stem) for file in (ROOT / "constraints").glob("*.txt")]
     run = {f"Programming Language :: Python :: 3.{lane[1]}" for lane in lanes if lane}
     run |= {f"Framework :: Django :: {lane[2]}.{lane[3]}" for lane in lanes if lane}
+    page = (ROOT / "docs/explanation/versions.md").read_text(encoding="utf-8")
+    for name, prefix in (("Python", "Programming Language :: Python"), ("Django", "Framework :: Django")):
+        row = re.search(rf"^\| {name} \| [^|]+ \| ([^|]+) \|", page, flags=re.MULTILINE)
+        assert row
+        run |= {f"{prefix} :: {version}" for version in re.findall(r"\d+\.\d+", row[1])}
     classifiers = pyproject["project"]["classifiers"]
 
     assert {line for line in classifiers if re.search(r":: (Python|Django) :: \d+\.\d+$", line)} == run

@@ -55,8 +55,8 @@ def test_classifiers_name_the_versions_that_were_run(pyproject: dict[str, Any]) 
     run = {f"Programming Language :: Python :: 3.{lane[1]}" for lane in lanes if lane}
     run |= {f"Framework :: Django :: {lane[2]}.{lane[3]}" for lane in lanes if lane}
     page = (ROOT / "docs/explanation/versions.md").read_text(encoding="utf-8")
-    for name, prefix in (("Python", "Programming Language :: Python"), ("Django", "Framework :: Django")):
-        row = re.search(rf"^\| {name} \| [^|]+ \| ([^|]+) \|", page, flags=re.MULTILINE)
+    for language, prefix in (("Python", "Programming Language :: Python"), ("Django", "Framework :: Django")):
+        row = re.search(rf"^\| {language} \| [^|]+ \| ([^|]+) \|", page, flags=re.MULTILINE)
         assert row
         run |= {f"{prefix} :: {version}" for version in re.findall(r"\d+\.\d+", row[1])}
     classifiers = pyproject["project"]["classifiers"]

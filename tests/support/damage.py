@@ -26,6 +26,7 @@ from temporalex_django.models import (
     BulkItem,
     BulkJob,
     Chain,
+    DeployCheck,
     DoneOnce,
     EndedTask,
     FailedAttempt,
@@ -231,6 +232,13 @@ class World:
         )  # fmt: skip
         KeptAnswer.objects.create(id=one(), key=f"k{number}", request="r", at=now)
         Limit.objects.create(name=f"queue:other-{number}", starts=[])
+        DeployCheck.objects.create(
+            release=f"r{number}",
+            at=now,
+            fits=False,
+            mismatches=[],
+            classes=[{"workflow": Damaged.name, "version": 1, "open": 1, "replayed": 1}],
+        )
         Permit.objects.create(queue="other", owner=1)
         SwitchedOff.objects.create(kind="activity", name=f"somewhere.else{number}", since=now)
         DoneOnce.objects.create(key=f"k{number}", run_id=run.pk, result=payload, created_at=now)

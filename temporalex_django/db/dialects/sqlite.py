@@ -114,7 +114,7 @@ class SqliteDialect:
     def select(self, sql: str, parameters: Sequence[Any], types: Types) -> list[tuple[Any, ...]]:
         with connections[self.alias].cursor() as cursor:
             adapted = [_adapt_parameter(value) for value in parameters]
-            cursor.execute(sql, adapted)
+            cursor.execute(_unconverted_returning(sql, tuple(types)) if " returning " in sql else sql, adapted)
             try:
                 rows = cursor.fetchall()
             except ValueError:  # of Django's converter, for a text that is no time; the other rows are lost, too
@@ -148,7 +148,8 @@ class SqliteDialect:
         if not adapted:
             return []
         with connections[self.alias].cursor() as cursor:
-            cursor.execute(_json_statement(columns, body, key), [json.dumps(adapted)])
+            statement = _unconverted_returning(_json_statement(columns, body, key), tuple(types))
+            cursor.execute(statement, [json.dumps(adapted)])
             return _convert_rows(cursor.fetchall(), types)
 
     def submit_write(
@@ -240,6 +241,18 @@ def _parse_time(value: Any) -> datetime:
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+@lru_cache(maxsize=128)
+def _unconverted_returning(sql: str, types: tuple[str, ...]) -> str:
+    """Return a statement that writes, so that Django converts no time of what it returns: it cannot be sent again."""
+    head, _, names = sql.rpartition(" returning ")
+    columns = names.split(", ")
+    if len(columns) != len(types):
+        return sql
+    return f"{head} returning " + ", ".join(
+        f"cast({name} as blob)" if kind == "timestamptz" else name for name, kind in zip(columns, types, strict=True)
+    )
 
 
 def _unconverted(sql: str, types: Types) -> str:

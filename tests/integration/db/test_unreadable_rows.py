@@ -150,11 +150,13 @@ class Campaign:
             name = model._meta.model_name
             pages.append(f"{name}/")
             pages += [f"{name}/{key}/change/" for key in self.keys_of(model)]
-        pages += [f"instance/{run.pk}/history/" for run in self.runs]
+        # The addresses of runs, jobs, workers and tasks lead to the console.
+        pages += [f"instance/console/{page}" for page in CONSOLE]
+        pages += [f"instance/console/runs/{run.pk}/{part}/" for run in self.runs for part in PARTS]
         for page in pages:
             with self.reader("admin " + page):
-                answer = client.get(ADMIN + page)
-                assert answer.status_code in (200, 302), answer.status_code
+                answer = client.get(ADMIN + page, follow=True)
+                assert answer.status_code == 200, (answer.status_code, answer.redirect_chain)
 
     def rest(self) -> None:
         client = APIClient()
@@ -194,6 +196,9 @@ def _belongs_to_run(model: type[Model]) -> bool:
     return model in (Instance, Chain) or bool(names & {"run_id", "chain_id"})
 
 
+#: Pages of the console that list rows, and the parts of the page of a run.
+CONSOLE = ("", "runs/", "workers/", "schedules/", "desk/", "switches/", "jobs/", "deploy/")
+PARTS = ("timeline", "graph", "messages", "data", "people", "family", "audit", "raw")
 ROWS = (BulkJob, EndedTask, HumanTask, OperatorAction, Outbox, SwitchedOff, Worker, Schedule)
 #: The tables of which the page of a row shows something, beside its own.
 SHOWN: dict[type[Model], tuple[type[Model], ...]] = {

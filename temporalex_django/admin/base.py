@@ -60,8 +60,8 @@ class AdminMount(Mount):
     def is_signed_in(self, request: HttpRequest) -> bool:
         return self.site.has_permission(request)
 
-    def sign_in(self, request: HttpRequest) -> HttpResponse:
-        return redirect_to_login(request.get_full_path(), reverse(f"{self.site_name}:login"))
+    def sign_in(self, request: HttpRequest, next_page: str) -> HttpResponse:
+        return redirect_to_login(next_page, reverse(f"{self.site_name}:login"))
 
     def shows_admin(self, request: HttpRequest) -> bool:
         return True

@@ -25,6 +25,7 @@ from temporalex_django.admin.filters import (
     AutomaticFilter,
 )
 from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.console.actions import can_start_bulk
 from temporalex_django.console.base import (
     CappedPaginator,
     actor_of,
@@ -33,7 +34,6 @@ from temporalex_django.console.base import (
     shorten,
     user_of,
 )
-from temporalex_django.console.bulk import can_start_bulk
 from temporalex_django.errors import ActionNotPermitted, TemporalexError
 from temporalex_django.models import (
     BulkJob,

@@ -9,9 +9,11 @@ from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from temporalex_django.access import Operation, policy
 from temporalex_django.authoring.authorization import APP, Person
 from temporalex_django.forms.payload_forms import NOTHING, JSONBox, NoteFormField, TokenForm
 from temporalex_django.models import Instance
+from temporalex_django.operations.bulk import StartBulk
 from temporalex_django.operations.runs.operator_action import Input, OperatorRunAction
 
 _INPUT_PREFIX = "input_"
@@ -94,6 +96,29 @@ def permission_error(action: type[OperatorRunAction[Any]], user: Person, run: In
     names = {f"{APP}.{code}": name for code, name in Instance._meta.permissions}  # noqa: SLF001 - Django documents it
     permission_name = names.get(operation.permission, operation.permission)
     return _("You may not do that: this requires the permission “%(wanted)s”.") % {"wanted": permission_name}
+
+
+def can_start_bulk(user: Person) -> bool:
+    """Return True if the user may start bulk jobs.
+
+    The operation of the job needs its own permission in addition.
+    """
+    operation = Operation(action=StartBulk.name, permission=f"{APP}.{StartBulk.permission}")
+    return policy().allows(user, operation)
+
+
+def bulk_permission_error() -> str:
+    """Return the message for a user who may not start bulk jobs, which names the missing permission."""
+    names = dict(Instance._meta.permissions)  # noqa: SLF001 - Django documents it
+    permission_name = names[StartBulk.permission]
+    return _("You may not do that: this requires the permission “%(wanted)s”.") % {"wanted": permission_name}
+
+
+def bulk_action_error(action: type[OperatorRunAction[Any]], user: Person) -> str | None:
+    """Return the sentence that says why the user may not perform the operation on many runs, or None if they may."""
+    if can_start_bulk(user):
+        return permission_error(action, user)
+    return bulk_permission_error()
 
 
 def superseded_error(run: Instance) -> str | None:

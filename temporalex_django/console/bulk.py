@@ -19,11 +19,16 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from temporalex_django.access import Operation, policy
-from temporalex_django.authoring.authorization import APP, Person
+from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.run_columns import UNREAD_COLUMNS
 from temporalex_django.conf import get_settings
-from temporalex_django.console.actions import OperatorActionForm, input_name, permission_error, superseded_error
+from temporalex_django.console.actions import (
+    OperatorActionForm,
+    bulk_action_error,
+    input_name,
+    permission_error,
+    superseded_error,
+)
 from temporalex_django.console.base import actor_of, refuse, shorten, user_of
 from temporalex_django.console.mount import ConsoleView
 from temporalex_django.console.runs import BadParameter, RunListView, RunQuery
@@ -39,22 +44,6 @@ MAX_CHOSEN = 150
 #: Largest number of runs for which the page checks if the action is possible.
 _MAX_CHECKED = 1000
 _MAX_NAMES = 5
-
-
-def can_start_bulk(user: Person) -> bool:
-    """Return True if the user may start bulk jobs.
-
-    The operation of the job needs its own permission in addition.
-    """
-    operation = Operation(action=StartBulk.name, permission=f"{APP}.{StartBulk.permission}")
-    return policy().allows(user, operation)
-
-
-def bulk_permission_error() -> str:
-    """Return the message for a user who may not start bulk jobs, which names the missing permission."""
-    names = dict(Instance._meta.permissions)  # noqa: SLF001 - Django documents it
-    permission_name = names[StartBulk.permission]
-    return _("You may not do that: this requires the permission “%(wanted)s”.") % {"wanted": permission_name}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +135,7 @@ class BulkActionView(ConsoleView):
         except BadParameter as exc:
             return RunListView(self.mount).bad_parameter(request, exc)
         # A GET shows the refusal on the page; only a POST is denied and recorded in the audit log.
-        refusal = _bulk_action_error(action_class, user_of(request))
+        refusal = bulk_action_error(action_class, user_of(request))
         if request.method == "POST":
             return self._handle_post(request, action_class, runs, refusal)
         selection = action_class.selection_from({**query.filters})
@@ -208,7 +197,8 @@ class BulkActionView(ConsoleView):
         """
         back = self.mount.address("runs", query=RunQuery.parse(request.GET).parameters())
         if effect is None:
-            messages.warning(request, _no_runs_text())
+            is_empty = request.GET.get("scope") != "all" and not request.GET.get("run")
+            messages.warning(request, _("Select the runs first.") if is_empty else _no_runs_text())
             return HttpResponseRedirect(back)
         context = {
             "title": _("%(label)s: multiple runs") % {"label": action.label},
@@ -339,9 +329,3 @@ def _effect_text(possible: int, total: int, *, has_more: bool, parts: str = "") 
         )
         % words
     )
-
-
-def _bulk_action_error(action: type[OperatorRunAction[Any]], user: Person) -> str | None:
-    if can_start_bulk(user):
-        return permission_error(action, user)
-    return bulk_permission_error()

@@ -16,9 +16,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from temporalex_django.console.actions import ReasonForm
+from temporalex_django.console.actions import ReasonForm, bulk_permission_error, can_start_bulk
 from temporalex_django.console.base import CappedPaginator, actor_of, badge, format_time, refuse, shorten, user_of
-from temporalex_django.console.bulk import bulk_permission_error, can_start_bulk
 from temporalex_django.console.live import MARK, is_poll, is_unchanged, mark_of, unchanged
 from temporalex_django.console.mount import ConsoleView, Mount
 from temporalex_django.errors import ActionNotPermitted, TemporalexError, WorkflowNotFound

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 from uuid import UUID
 
+from django.contrib import messages
 from django.contrib.admin.utils import quote
 from django.contrib.auth.views import redirect_to_login
 from django.db.models import QuerySet
@@ -72,13 +73,14 @@ class Mount:
         """Return True if the user may open pages of this place at all."""
         return bool(request.user.is_authenticated and request.user.is_active)
 
-    def sign_in(self, request: HttpRequest) -> HttpResponse:
-        """Return the response for a user who is not signed in."""
-        return redirect_to_login(request.get_full_path())
+    def sign_in(self, request: HttpRequest, next_page: str) -> HttpResponse:
+        """Return the response for a user who is not signed in. After that they open ``next_page``."""
+        return redirect_to_login(next_page)
 
     def protect(self, view: View) -> View:
         """Return the view for signed-in users only. A poll without one gets status 401 and prolongs no session."""
         answer = csrf_protect(limit_renders(view))
+        has_page = "GET" in getattr(view, "methods", ("GET",))
 
         @never_cache
         def protected(request: HttpRequest, **kwargs: Any) -> HttpResponse:
@@ -88,7 +90,10 @@ class Mount:
                 if not is_signed_in:
                     return HttpResponse(status=401)
             elif not is_signed_in:
-                return self.sign_in(request)
+                if has_page:
+                    return self.sign_in(request, request.get_full_path())
+                messages.warning(request, _("You had been signed out, so nothing was done. Press the button again."))
+                return self.sign_in(request, self.address("overview"))
             return answer(request, **kwargs)
 
         return protected

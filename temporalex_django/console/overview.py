@@ -12,12 +12,14 @@ from django.utils.translation import get_language, ngettext
 from django.utils.translation import gettext as _
 
 from temporalex_django.authoring import workflow as workflows
+from temporalex_django.console.actions import bulk_action_error
 from temporalex_django.console.base import format_time, user_of
 from temporalex_django.console.live import MARK, is_poll, is_unchanged, keep, mark_of, unchanged
 from temporalex_django.console.mount import ConsoleView
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read.overview import MAX_COUNT, Overview, load_overview, scope_of
 from temporalex_django.operations.read.project_state import MAX_COUNTED_RUNS
+from temporalex_django.operations.registry import STEERING
 from temporalex_django.present.formatting import format_duration
 from temporalex_django.present.view_models import Diagnosis, Remedy
 
@@ -140,6 +142,8 @@ class OverviewView(ConsoleView):
             case "runs":
                 return self._runs_address(**remedy.filters)
             case "bulk":
+                if bulk_action_error(STEERING[remedy.action], user_of(request)) is not None:
+                    return ""
                 return self.mount.address("bulk", query={"action": remedy.action, "scope": "all", **remedy.filters})
             case "tasks":
                 return self.mount.task_address(remedy.name)

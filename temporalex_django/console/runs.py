@@ -27,6 +27,7 @@ from temporalex_django.authoring import workflow as workflows
 from temporalex_django.authoring.authorization import Person
 from temporalex_django.authoring.run_columns import PAYLOAD_COLUMNS
 from temporalex_django.authoring.run_filters import NEWEST_FIRST, ORDERS, RUN_FILTERS, FilterType
+from temporalex_django.console.actions import bulk_action_error
 from temporalex_django.console.base import actor_of, format_time, status_badge, user_of
 from temporalex_django.console.live import KEPT_SECONDS_OF_LISTS, MARK, is_poll, is_unchanged, keep, mark_of, unchanged
 from temporalex_django.console.mount import ConsoleView
@@ -185,7 +186,11 @@ class RunListView(ConsoleView):
                 "chips": [*self._chips(query)],
                 "choices": _choices(),
                 "orders": _ORDER_LABELS,
-                "actions": [(name, action.label) for name, action in STEERING.items()],
+                "actions": [
+                    (name, action.label)
+                    for name, action in STEERING.items()
+                    if bulk_action_error(action, user_of(request)) is None
+                ],
                 "list_address": self.mount.address("runs"),
                 "bulk_address": self.mount.address("bulk"),
                 "start_address": self.mount.start_address(request),

@@ -401,7 +401,7 @@ def failure_diagnosis(group: FailureGroup, now: datetime) -> Diagnosis:
         headline=_group_headline(group),
         since=group.since,
         next_attempt=group.next_attempt,
-        remedy=_group_remedy(group),
+        remedy=None if _is_running(group) else _group_remedy(group),
     )
 
 
@@ -500,6 +500,12 @@ def _group_headline(group: FailureGroup) -> str:
                 "%(count)s run of %(workflow)s: %(cause)s", "%(count)s runs of %(workflow)s: %(cause)s", group.count
             )
     return text % words
+
+
+def _is_running(group: FailureGroup) -> bool:
+    """Return True if the next attempt of each activity or background task of a group is running."""
+    is_open = group.kind == "activity" or (group.kind == "task" and group.example != "")
+    return is_open and group.next_attempt is None
 
 
 def _group_remedy(group: FailureGroup) -> Remedy:

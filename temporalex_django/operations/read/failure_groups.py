@@ -46,6 +46,8 @@ _MAX_GROUPS, _MAX_KEYS = 20, 50
 MAX_COUNTED = 10_000
 #: Failed runs and tasks that are grouped: those of this period, and at most ``MAX_COUNTED`` of them, newest first.
 _RECENT_PERIOD = timedelta(days=1)
+#: The time of the next attempt of an activity; an attempt that is running has none.
+_NEXT_ATTEMPT = Case(When(owner__isnull=True, then=F("due_at")))
 
 
 def failure_groups(alias: str, runs: QuerySet[Instance] | None, *, now: datetime) -> list[FailureGroup]:
@@ -163,7 +165,7 @@ def _failing_activities(tasks: QuerySet[Any]) -> Iterator[FailureGroup]:
         ("fault", "workflow"),
         since=(Min, Coalesce("failing_since", "failed_at")),
         last=(Max, F("failed_at")),
-        next_attempt=(Min, F("due_at")),
+        next_attempt=(Min, _NEXT_ATTEMPT),
         cause=(Max, F("cause")),
         activity=(Max, F("activity")),
         example=(Max, F("workflow_id")),
@@ -259,7 +261,7 @@ def _failing_tasks(tasks: Any) -> Iterator[FailureGroup]:
         ("fault", "activity"),
         since=(Min, Coalesce("failing_since", "failed_at")),
         last=(Max, F("failed_at")),
-        next_attempt=(Min, F("due_at")),
+        next_attempt=(Min, _NEXT_ATTEMPT),
         cause=(Max, F("cause")),
         example=(Max, F("id")),
     ):

@@ -130,6 +130,16 @@ def test_all_that_match_the_filters_are_chosen_and_none_that_was_started_since(a
     nothing = admin.get(choose("pause", [], query="stuck=true"))
     assert nothing["Location"] == f"{RUNS}?stuck=true"
     assert "None of these runs exists any more" in admin.get(nothing["Location"]).content.decode()
+    assert "Select the runs first." in admin.get(choose("pause", []), follow=True).content.decode()
+
+
+def test_the_list_offers_the_actions_of_the_person(admin: Client) -> None:
+    baskets("a")
+    assert 'value="terminate">' in admin.get(RUNS).content.decode()
+    pausing = somebody("ann", "view_instance", "bulk_actions", "pause_instance").get(RUNS).content.decode()
+    assert 'value="pause">' in pausing
+    assert 'value="terminate">' not in pausing
+    assert "choose an action" not in somebody("viewer", "view_instance").get(RUNS).content.decode()
 
 
 def test_posted_twice_or_by_two_processes_it_is_one_job(admin: Client) -> None:

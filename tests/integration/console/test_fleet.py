@@ -72,6 +72,20 @@ def test_a_worker_is_drained_in_place(admin: Client) -> None:
     assert admin.post(f"{WORKERS}{one.pk}/drain/", {"back": "https://evil.example"})["Location"] == WORKERS
 
 
+def test_somebody_who_was_signed_out_learns_that_nothing_was_done(admin: Client) -> None:
+    one = worker(1)
+    admin.logout()
+    answer = admin.post(f"{WORKERS}{one.pk}/drain/", {})
+    console = WORKERS.removesuffix("workers/")
+    assert answer["Location"] == f"/admin/login/?next={console}"
+    admin.force_login(get_user_model().objects.get(username="root"))
+    assert "nothing was done. Press the button again." in admin.get(console).content.decode()
+    assert Worker.objects.get().drained_at is None
+    # An address that has a page of its own leads back to it.
+    admin.logout()
+    assert admin.get(WORKERS)["Location"] == f"/admin/login/?next={WORKERS}"
+
+
 def test_a_queue_is_switched_in_place_and_on_the_page_of_switches(admin: Client) -> None:
     worker(1)
     back = admin.post(f"{SWITCHES}off/", {"thing": "queue:default", "reason": "the bank", "back": "workers"})

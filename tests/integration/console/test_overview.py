@@ -12,7 +12,7 @@ from django.db import connection
 from django.test import Client, override_settings
 
 from temporalex_django.console import live
-from temporalex_django.models import OperatorAction
+from temporalex_django.models import ActivityTask, OperatorAction
 from tests.support import tenants
 from tests.support.broken_runs import broken_fleet
 from tests.support.client_flows import Basket
@@ -89,6 +89,32 @@ def test_the_problems_with_one_cause_are_retried_in_three_clicks(admin: Client) 
     page = admin.get(address[1].replace("&amp;", "&")).content.decode()
 
     assert "The action can currently be applied to 3 activities in 3 of 3 selected runs." in page
+
+
+def test_only_people_who_may_retry_find_the_button() -> None:
+    broken_fleet()
+    viewer = somebody("viewer", "view_instance")
+    operator = somebody("operator", "view_instance", "bulk_actions", "retry_activity")
+
+    text = viewer.get(CONSOLE).content.decode()
+    assert "3 activities of test.PurchaseInTheConsole" in text
+    assert "Retry all" not in text
+    assert "Try it again" not in text
+    text = operator.get(CONSOLE).content.decode()
+    assert "Retry all 3…" in text
+    assert "Try it again" not in text
+
+
+def test_an_attempt_that_is_running_is_not_retried(admin: Client) -> None:
+    broken_fleet()
+    ActivityTask.objects.filter(fault__isnull=False).update(owner=1)
+
+    text = admin.get(CONSOLE).content.decode()
+    assert "3 activities of test.PurchaseInTheConsole: console.pay: ConnectionError" in text
+    assert "Retry all" not in text
+    ActivityTask.objects.filter(pk=ActivityTask.objects.filter(fault__isnull=False).first().pk).update(owner=None)
+    live._values.clear()
+    assert "Retry all 3…" in admin.get(CONSOLE).content.decode()
 
 
 def test_everybody_sees_their_own(client: Client) -> None:

@@ -137,6 +137,22 @@ def test_hostile_names_are_escaped_in_the_drawing(admin: Client) -> None:
     assert drawing.count('class="tx-bar tx-bar-run"') == 2
 
 
+def test_blocked_time_is_drawn_over_folded_time_and_is_in_the_legend(admin: Client) -> None:
+    run = Sleepy.start({"sleep": 3600})
+    drain()
+    stored = Instance.objects.get(pk=run.run_id)
+    began, blocked = stored.created_at - timedelta(hours=2), stored.created_at - timedelta(hours=1)
+    HistoryEvent.objects.filter(run=stored).update(at=began)
+    assert "tx-key-blocked" not in text_of(admin, run.run_id, "")
+    Instance.objects.filter(pk=stored.pk).update(
+        blocked={"code": "nondeterminism", "message": "m", "since": blocked.isoformat()}
+    )
+    text = text_of(admin, run.run_id, "")
+    # SVG paints in the order of its elements, and a fold is opaque.
+    assert -1 < text.rindex('class="tx-time-fold"') < text.index('class="tx-time-blocked"')
+    assert "tx-key-blocked" in text
+
+
 def test_an_open_run_polls_and_a_closed_one_does_not(admin: Client, django_assert_max_num_queries: Any) -> None:
     handle = Basket.start({"card": "card 4711"}, id="b-1")
     drain()

@@ -21,7 +21,7 @@ from temporalex_django.operations.read.describe import attempts_of
 from temporalex_django.operations.read.timeline import TimelinePart
 from temporalex_django.present.formatting import format_time
 from temporalex_django.present.timeline import TimelineRow, build_rows
-from temporalex_django.present.timeline_chart import Lane, TimelineChart, draw_timeline
+from temporalex_django.present.timeline_chart import Lane, Tick, TimelineChart, draw_timeline
 
 #: Rows of a page. The page that opens first has at most so many of them for what the run waits for.
 ROWS: Final = 20
@@ -243,8 +243,18 @@ def _chart_context(chart: TimelineChart, now: datetime) -> dict[str, Any]:
             {"lane": lane, "y": _AXIS_HEIGHT + _LANE_HEIGHT * number, "label": _lane_label(lane)}
             for number, lane in enumerate(chart.lanes)
         ],
-        "ticks": [{"x": tick.x, "text": _tick_text(tick.at, now, has_seconds=is_short)} for tick in chart.ticks],
+        "ticks": [*_tick_contexts(chart.ticks, now, has_seconds=is_short)],
     }
+
+
+def _tick_contexts(ticks: Sequence[Tick], now: datetime, *, has_seconds: bool) -> Iterator[dict[str, Any]]:
+    """Yield the context of each tick, in the order of time. Ticks that read like the one before are left out."""
+    last_text = ""
+    for tick in sorted(ticks, key=lambda tick: tick.x):
+        text = _tick_text(tick.at, now, has_seconds=has_seconds)
+        if text != last_text:
+            yield {"x": tick.x, "text": text}
+        last_text = text
 
 
 def _tick_text(at: datetime, now: datetime, *, has_seconds: bool) -> str:

@@ -153,6 +153,16 @@ def test_blocked_time_is_drawn_over_folded_time_and_is_in_the_legend(admin: Clie
     assert "tx-key-blocked" in text
 
 
+def test_the_axis_writes_no_time_twice(admin: Client) -> None:
+    run = Weighs.start(6, id="wide")
+    drain()
+    moment = timezone.now().replace(microsecond=0)
+    for event in HistoryEvent.objects.filter(run=run.run_id):
+        HistoryEvent.objects.filter(pk=event.pk).update(at=moment + timedelta(milliseconds=20 * event.seq))
+    text = text_of(admin, run.run_id, "")
+    assert len(re.findall('class="tx-time-at"', text)) == 1
+
+
 def test_an_open_run_polls_and_a_closed_one_does_not(admin: Client, django_assert_max_num_queries: Any) -> None:
     handle = Basket.start({"card": "card 4711"}, id="b-1")
     drain()

@@ -163,6 +163,17 @@ def test_the_axis_writes_no_time_twice(admin: Client) -> None:
     assert len(re.findall('class="tx-time-at"', text)) == 1
 
 
+def test_values_of_the_timeline_have_names_on_a_phone_and_empty_cells_have_none(admin: Client) -> None:
+    run = Weighs.start(1, id="one")
+    drain()
+    text = text_of(admin, run.run_id, "")
+    table = text[text.index('<table class="tx-grid tx-happened">') :]
+    activity = next(row for row in table.split("<tr ") if "the parcel" in row)
+    assert re.findall('data-label="([^"]*)"', activity) == ["State", "Began", "Took"]
+    end = next(row for row in table.split("<tr ") if "ompleted" in row.partition("</th>")[0])
+    assert re.findall('data-label="([^"]*)"', end) == ["State", "Began"]
+
+
 def test_an_open_run_polls_and_a_closed_one_does_not(admin: Client, django_assert_max_num_queries: Any) -> None:
     handle = Basket.start({"card": "card 4711"}, id="b-1")
     drain()

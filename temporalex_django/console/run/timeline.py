@@ -193,9 +193,12 @@ def _child_address(detail: RunDetail, row: TimelineRow) -> str:
 
 
 def _duration(row: TimelineRow, now: datetime) -> str:
+    # The start of a run is over at once, though its row ends with the run.
+    if row.kind == "run":
+        return ""
     if row.ended is not None:
         return format_duration(row.ended - row.began)
-    if row.state == "open" and row.kind != "run":
+    if row.state == "open":
         return format_duration(now - row.began)
     return ""
 

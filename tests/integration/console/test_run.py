@@ -174,6 +174,15 @@ def test_values_of_the_timeline_have_names_on_a_phone_and_empty_cells_have_none(
     assert re.findall('data-label="([^"]*)"', end) == ["State", "Began"]
 
 
+def test_the_start_of_a_closed_run_takes_no_time(admin: Client) -> None:
+    run = Weighs.start(1, id="one")
+    drain()
+    text = text_of(admin, run.run_id, "")
+    table = text[text.index('<table class="tx-grid tx-happened">') :]
+    start = next(row for row in table.split("<tr ") if "Run started" in row)
+    assert "<td></td>" in start[start.index("tx-moment") :]
+
+
 def test_an_open_run_polls_and_a_closed_one_does_not(admin: Client, django_assert_max_num_queries: Any) -> None:
     handle = Basket.start({"card": "card 4711"}, id="b-1")
     drain()

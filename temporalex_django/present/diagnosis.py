@@ -117,6 +117,8 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
                 "at": format_time(last_worker.last_seen_at, now),
             }
         next_step = _("Start one: manage.py temporalex worker")
+        since = None if last_worker is None else last_worker.last_seen_at
+        remedy = Remedy(kind="workers", label=_("Start a worker"))
         # Drained workers are alive: undraining one is quicker than starting another, so it replaces the text above.
         if project.drained_workers:
             names = ", ".join(worker.name for worker in project.drained_workers[:_MAX_NAMES])
@@ -124,6 +126,9 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
                 "workers": names
             }
             next_step = f"manage.py temporalex undrain {project.drained_workers[0].drained_id}"
+            # Since the last of them was drained, no work has been taken.
+            since = max((worker.drained_at for worker in project.drained_workers if worker.drained_at), default=None)
+            remedy = Remedy(kind="workers", label=_("Undrain…"))
         due_count = sum(due_group.count for due_group in project.due_runs)
         count_text = ngettext(
             "%(count)d run is waiting for a worker", "%(count)d runs are waiting for a worker", due_count
@@ -137,7 +142,8 @@ def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis
             next_step=next_step,
             evidence=[count_text] if due_count else [],
             count=max(due_count, 1),
-            remedy=Remedy(kind="workers", label=_("Start a worker")),
+            since=since,
+            remedy=remedy,
         )
         return
     yield from _count_diagnoses(project, now)
@@ -500,6 +506,7 @@ def _stopped_diagnoses(project: ProjectView) -> Iterator[Diagnosis]:
                 evidence=[group.example],
                 about=group.workflow,
                 count=group.count,
+                since=group.since,
                 remedy=Remedy(
                     kind="bulk",
                     action="unpause",
@@ -523,6 +530,7 @@ def _stopped_diagnoses(project: ProjectView) -> Iterator[Diagnosis]:
                 evidence=[group.example],
                 about=group.workflow,
                 count=group.count,
+                since=group.since,
                 remedy=Remedy(kind="switches", name=group.workflow, label=_("Switch it on…")),
             )
 

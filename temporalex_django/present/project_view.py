@@ -30,7 +30,7 @@ class WorkerView:
     """A worker, alive or not, as the diagnoses of a project need it.
 
     ``skew`` is its clock minus the clock of the database, in seconds. ``drained_id`` is its id if it is drained (it
-    takes no new work), and empty otherwise.
+    takes no new work), and empty otherwise; ``drained_at`` is the time since which it is.
     """
 
     name: str
@@ -39,6 +39,7 @@ class WorkerView:
     last_seen_at: datetime
     skew: float = 0.0
     drained_id: str = ""
+    drained_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +70,15 @@ class DueRuns:
 class StoppedRuns:
     """Runs of one class that somebody stopped. ``example`` is the business id of one of them.
 
-    ``code`` is ``paused``, or ``switched_off`` for runs that wait for their class.
+    ``code`` is ``paused``, or ``switched_off`` for runs that wait for their class. ``since`` is the time at which the
+    first of them was stopped, or None if it cannot be read.
     """
 
     workflow: str
     code: str
     count: int
     example: str
+    since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

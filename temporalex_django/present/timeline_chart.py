@@ -28,6 +28,8 @@ _MAX_FOLDS: Final = 6
 #: Share of the axis after the last moment, so that a mark there is whole.
 _END_MARGIN: Final = 1.5
 _TICK_DISTANCE: Final = 16.0
+#: Width of a letter in the text of a fold, in percents of the narrow axis of a phone.
+_LETTER_WIDTH: Final = 2.4
 #: Kinds of rows that a diamond marks.
 _MESSAGES: Final = ("signal", "update", "decision", "cancel", "external")
 
@@ -63,11 +65,16 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fold:
-    """Idle time that the axis folds: its place, and its length in words."""
+    """Idle time that the axis folds: its place, and its length in words.
+
+    ``anchor`` is the end of the fold at which the text is written, so that the text is whole; None if it has no room
+    beside the one before.
+    """
 
     x: float
     width: float
     text: str
+    anchor: Literal["start", "end"] | None = "end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,13 +258,27 @@ def _build_axis(moments: Sequence[datetime], work: Sequence[_Span]) -> tuple[_Ax
     position = 0.0
     axis.positions.append(position)
     folds = []
+    written_to = 0.0
     for number, gap in enumerate(gaps):
         width = _FOLD_WIDTH if number in folded else left * gap / total
         if number in folded:
-            folds.append(Fold(x=_rounded(position), width=_FOLD_WIDTH, text=format_duration(gap)))
+            text = format_duration(gap)
+            anchor, written_to = _place_text(position, len(text) * _LETTER_WIDTH, written_to)
+            folds.append(Fold(x=_rounded(position), width=_FOLD_WIDTH, text=text, anchor=anchor))
         position += width
         axis.positions.append(position)
     return axis, folds
+
+
+def _place_text(position: float, width: float, written_to: float) -> tuple[Literal["start", "end"] | None, float]:
+    """Return where the text of a fold is anchored, and up to where the axis has texts then."""
+    end = position + _FOLD_WIDTH
+    if end - width >= written_to:
+        return "end", end
+    # At the left edge of the axis, the text would be cut.
+    if position >= written_to and position + width <= 100:
+        return "start", position + width
+    return None, written_to
 
 
 def _idle_gaps(moments: Sequence[datetime], work: Sequence[_Span]) -> Iterator[int]:

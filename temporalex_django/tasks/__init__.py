@@ -64,6 +64,10 @@ class DurableTask(Task):  # type: ignore[type-arg] # generic in the stubs only
     heartbeat: timedelta | float | None = None
 
 
+#: The options of a durable task that tasks of other backends lack.
+_TASK_OPTIONS = {"retry", "max_attempts", "backoff", "start_to_close", "heartbeat"}
+
+
 @overload
 def task(function: Callable[P, R], /) -> Task[P, R]: ...
 @overload
@@ -105,7 +109,14 @@ def task(
         )
 
     def declare(function: Any) -> Any:
-        return task_backends[backend].task_class(
+        task_class = task_backends[backend].task_class
+        foreign = sorted(options.keys() & _TASK_OPTIONS) if not issubclass(task_class, DurableTask) else []
+        if foreign:
+            raise TypeError(
+                f"the backend of TASKS[{backend!r}] takes no {', '.join(foreign)}: set its BACKEND to "
+                "temporalex_django.tasks.DurableBackend, or leave the options out"
+            )
+        return task_class(
             func=function,
             priority=priority,
             queue_name=queue_name,

@@ -10,6 +10,8 @@ INSTALLED_APPS += ["example_project.shop", "example_project.invoices", "tests.so
 #: Two workers in a cluster, too: so that they come in each other's way.
 TEMPORALEX = {**TEMPORALEX, "Q2_PUMPS": 2}  # noqa: F405
 
+TASKS = {"default": {"BACKEND": "temporalex_django.tasks.DurableBackend"}}
+
 SHOP_PROVIDER_URL = os.environ.get("SHOP_PROVIDER_URL", "http://127.0.0.1:9")
 SHOP_ORDERS_PROVIDER_URL = os.environ.get("SHOP_ORDERS_PROVIDER_URL", "http://127.0.0.1:9")
 SHOP_CARRIER_SECRET = INVOICES_BANK_SECRET = "only-for-tests"

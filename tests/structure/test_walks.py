@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -176,11 +177,13 @@ def entered(walk: Callable[[], object]) -> int:
         if event == "call" and frame.f_code.co_filename.startswith(root):
             modules.add(frame.f_code.co_filename)
 
+    gc.disable()  # the destructors of what earlier tests left behind belong to no walk
     sys.setprofile(profile)
     try:
         walk()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return len(modules)
 
 
@@ -188,7 +191,7 @@ def entered(walk: Callable[[], object]) -> int:
 def test_a_walk_enters_no_more_modules_than_before(client: Client) -> None:
     client.force_login(get_user_model().objects.create_superuser("root"))
     handle = Basket.start({})
-    others = [Basket.start({}).id for _ in range(2)]
+    others = [Basket.start({}).id for _ in range(3)]
 
     def post(path: str, **body: Any) -> None:
         assert client.post(f"/api/instances/{path}", body, content_type="application/json").status_code in (
@@ -212,13 +215,14 @@ def test_a_walk_enters_no_more_modules_than_before(client: Client) -> None:
     }
     run_until_idle()
     address = handle.id
-    counts = {}
-    for _ in range(2):
+    # The fewest of three: the first one imports and fills caches, and work that is due by the clock may come in between.
+    counts: dict[str, int] = {}
+    for _ in range(3):
         for name, walk in walks.items():
-            counts[name] = entered(walk)
+            counts[name] = min(entered(walk), counts.get(name, 1_000))
             run_until_idle()
         with_activity.start({})
-        counts["a turn with an activity"] = entered(run_until_idle)
+        counts["a turn with an activity"] = min(entered(run_until_idle), counts.get("a turn with an activity", 1_000))
 
     assert counts.keys() == CEILINGS.keys()
     assert {name: count for name, count in counts.items() if count > CEILINGS[name]} == {}, "find a shorter way"

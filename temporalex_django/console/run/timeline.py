@@ -21,7 +21,7 @@ from temporalex_django.operations.read.describe import attempts_of
 from temporalex_django.operations.read.timeline import TimelinePart
 from temporalex_django.present.formatting import format_time
 from temporalex_django.present.timeline import TimelineRow, build_rows
-from temporalex_django.present.timeline_chart import Lane, TimelineChart, draw_timeline
+from temporalex_django.present.timeline_chart import Lane, Tick, TimelineChart, draw_timeline
 
 #: Rows of a page. The page that opens first has at most so many of them for what the run waits for.
 ROWS: Final = 20
@@ -193,9 +193,12 @@ def _child_address(detail: RunDetail, row: TimelineRow) -> str:
 
 
 def _duration(row: TimelineRow, now: datetime) -> str:
+    # The start of a run is over at once, though its row ends with the run.
+    if row.kind == "run":
+        return ""
     if row.ended is not None:
         return format_duration(row.ended - row.began)
-    if row.state == "open" and row.kind != "run":
+    if row.state == "open":
         return format_duration(now - row.began)
     return ""
 
@@ -243,8 +246,18 @@ def _chart_context(chart: TimelineChart, now: datetime) -> dict[str, Any]:
             {"lane": lane, "y": _AXIS_HEIGHT + _LANE_HEIGHT * number, "label": _lane_label(lane)}
             for number, lane in enumerate(chart.lanes)
         ],
-        "ticks": [{"x": tick.x, "text": _tick_text(tick.at, now, has_seconds=is_short)} for tick in chart.ticks],
+        "ticks": [*_tick_contexts(chart.ticks, now, has_seconds=is_short)],
     }
+
+
+def _tick_contexts(ticks: Sequence[Tick], now: datetime, *, has_seconds: bool) -> Iterator[dict[str, Any]]:
+    """Yield the context of each tick, in the order of time. Ticks that read like the one before are left out."""
+    last_text = ""
+    for tick in sorted(ticks, key=lambda tick: tick.x):
+        text = _tick_text(tick.at, now, has_seconds=has_seconds)
+        if text != last_text:
+            yield {"x": tick.x, "text": text}
+        last_text = text
 
 
 def _tick_text(at: datetime, now: datetime, *, has_seconds: bool) -> str:

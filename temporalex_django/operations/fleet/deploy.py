@@ -86,13 +86,14 @@ def unfit_release(alias: str, now: datetime) -> QuerySet[DeployCheck]:
     return checks.filter(pk__in=newest, fits=False, at__gte=now - FRESH_PERIOD)
 
 
-def deploy_diagnosis(release: str) -> Diagnosis:
-    """Return the warning that a release does not match the open runs."""
+def deploy_diagnosis(release: str, *, since: datetime | None) -> Diagnosis:
+    """Return the warning that a release does not match the open runs. ``since`` is the time of its check."""
     return Diagnosis(
         severity="warning",
         code="deploy",
         text=_("The release %(release)s does not match the open runs.") % {"release": release},
         next_step=_("See what would stop, and correct it before this code runs: the page Deploy of the console."),
         about=release,
+        since=since,
         remedy=Remedy(kind="deploy", name=release, label=_("See what would stop")),
     )

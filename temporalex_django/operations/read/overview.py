@@ -96,7 +96,7 @@ def load_overview(user: Person, runs: QuerySet[Instance] | None) -> Overview:
     findings = [finding for finding in diagnose(project, now=now) if _is_shown(finding, user)]
     sees_workers = permits(user, f"{APP}.view_worker")
     if sees_workers and counts.unfit_release is not None:
-        findings.append(deploy_diagnosis(counts.unfit_release))
+        findings.append(deploy_diagnosis(counts.unfit_release, since=counts.unfit_since))
     # The sort is stable: causes still come before their effects.
     findings.sort(key=lambda finding: finding.severity != "error")
     failed_at = _failure_times(alias, runs, now=now)
@@ -143,13 +143,15 @@ def _is_shown(finding: Diagnosis, user: Person) -> bool:
 class _Counts:
     """The numbers of open runs, of those that need attention, and of schedules in trouble, each up to a bound.
 
-    ``unfit_release`` is the name of the newest release, or None if it matches the open runs.
+    ``unfit_release`` is the name of the newest release, or None if it matches the open runs, and
+    ``unfit_since`` is the time of its check.
     """
 
     schedules: int
     open: int = 0
     stuck: int = 0
     unfit_release: str | None = None
+    unfit_since: datetime | None = None
 
 
 def _count(
@@ -170,6 +172,7 @@ def _count(
         BoundedCount(chains if runs is None else current, MAX_COUNTED_RUNS),
         BoundedCount(stuck, MAX_COUNT + 1),
         Subquery(unfit_release(alias, now).values("release")),
+        Subquery(unfit_release(alias, now).values("at")),
     )
     for row in counts[:1]:
         return _Counts(*row)

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Count, F, Max, Min, Q, QuerySet, Value
+from django.db.models.fields.json import KT
 from django.utils import timezone
 
 from temporalex_django.access import runs_or_all
@@ -108,6 +109,7 @@ def load_project_and_workers(
                 last_seen_at=entry.beat_at,
                 skew=entry.clock_skew,
                 drained_id="" if entry.drained_at is None else str(entry.pk),
+                drained_at=entry.drained_at,
             )
             for entry in workers
         ],
@@ -211,18 +213,27 @@ def _stopped_runs(alias: str, runs: Runs) -> Iterator[StoppedRuns]:
         semi_join(current_runs, ids.values("pk"))
         .annotate(code=Value(code))
         .values("workflow", "code")
-        .annotate(count=Count("pk"), example=Max("workflow_id"))
-        .values_list("code", "workflow", "count", "example")
+        .annotate(count=Count("pk"), example=Max("workflow_id"), since=Min(KT(f"{mark}__since")))
+        .values_list("code", "workflow", "count", "example", "since")
         # Indexes find the few that are stopped, and the rest is looked up for those alone.
-        for code, ids in (
-            (WorkflowSwitchedOff.code, stored.filter(blocked__code=WorkflowSwitchedOff.code)),
-            ("paused", stored.filter(paused__isnull=False, blocked__isnull=True)),
+        for code, mark, ids in (
+            (WorkflowSwitchedOff.code, "blocked", stored.filter(blocked__code=WorkflowSwitchedOff.code)),
+            ("paused", "paused", stored.filter(paused__isnull=False, blocked__isnull=True)),
         )
     ]
     # One read. The switched off ones come first.
     rows = sorted(groups[0].union(groups[1], all=True).order_by(), key=lambda row: (row[0] == "paused", row[1]))
-    for code, workflow, count, example in rows[: 2 * _MAX_GROUPS]:
-        yield StoppedRuns(workflow=workflow, code=code, count=count, example=example)
+    for code, workflow, count, example, since in rows[: 2 * _MAX_GROUPS]:
+        yield StoppedRuns(workflow=workflow, code=code, count=count, example=example, since=_time_of_mark(since))
+
+
+def _time_of_mark(text: str | None) -> datetime | None:
+    """Return the time of a mark on a run; None if it has none that can be read."""
+    try:
+        at = datetime.fromisoformat(text or "")
+    except ValueError:
+        return None
+    return at if at.tzinfo else None
 
 
 def _unclaimed_activities(

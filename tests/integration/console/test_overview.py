@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission
 from django.db import connection
 from django.test import Client, override_settings
+from django.utils import timezone
 
 from temporalex_django.console import live
-from temporalex_django.models import ActivityTask, OperatorAction
+from temporalex_django.models import ActivityTask, DeployCheck, Instance, OperatorAction, Worker
+from temporalex_django.operations.read.overview import load_overview
+from temporalex_django.present.view_models import Remedy
 from tests.support import tenants
 from tests.support.broken_runs import broken_fleet
-from tests.support.client_flows import Basket
+from tests.support.client_flows import Basket, Sleepy
 
 pytestmark = pytest.mark.django_db
 
@@ -72,6 +77,37 @@ def test_numbers_and_problems_lead_to_what_they_count(admin: Client) -> None:
     # Errors come first.
     severities = re.findall(r'<tr class="tx-is-(\w+)"', text)
     assert severities == sorted(severities)
+
+
+def test_each_problem_whose_time_is_known_says_since_when(admin: Client) -> None:
+    at = timezone.now() - timedelta(hours=3)
+    for name, since in (("new", at + timedelta(hours=1)), ("old", at)):
+        Sleepy.start(id=name)
+        Instance.objects.filter(workflow_id=name).update(paused={"since": since.isoformat(), "reason": "", "by": None})
+    Basket.start(id="off")
+    Instance.objects.filter(workflow_id="off").update(blocked={"code": "switched_off", "since": at.isoformat()})
+    DeployCheck.objects.create(release="R2", at=at, fits=False, classes=[], mismatches=[])
+    columns: dict[str, Any] = {"queues": ["default"], "workflows": {}, "started_at": at, "beat_at": at}
+    drained = Worker.objects.create(
+        id=uuid4(), epoch=1, kind="worker", host="box", pid=1, expires_at=timezone.now() + timedelta(hours=1),
+        drained_at=at, **columns,
+    )  # fmt: skip
+
+    problems = {problem.code: problem for problem in load_overview(get_user_model().objects.get(), None).problems}
+    assert {code: problems[code].since for code in ("no_worker", "paused", "off", "deploy")} == {
+        "no_worker": at, "paused": at, "off": at, "deploy": at,
+    }  # fmt: skip
+    (label,) = re.findall(
+        f'href="{CONSOLE}workers/"[^>]*>(Undrain…|Start a worker)<', admin.get(CONSOLE).content.decode()
+    )
+    assert label == "Undrain…"
+
+    # A worker that died says when it was last seen, and a mark without a readable time says nothing.
+    Worker.objects.filter(pk=drained.pk).update(expires_at=at, drained_at=None)
+    Instance.objects.filter(paused__isnull=False).update(paused={"since": "yesterday", "reason": "", "by": None})
+    problems = {problem.code: problem for problem in load_overview(get_user_model().objects.get(), None).problems}
+    assert (problems["no_worker"].since, problems["paused"].since) == (at, None)
+    assert problems["no_worker"].remedy == Remedy(kind="workers", label="Start a worker")
 
 
 def test_an_empty_project_teaches_the_first_start(admin: Client) -> None:

@@ -137,6 +137,52 @@ def test_hostile_names_are_escaped_in_the_drawing(admin: Client) -> None:
     assert drawing.count('class="tx-bar tx-bar-run"') == 2
 
 
+def test_blocked_time_is_drawn_over_folded_time_and_is_in_the_legend(admin: Client) -> None:
+    run = Sleepy.start({"sleep": 3600})
+    drain()
+    stored = Instance.objects.get(pk=run.run_id)
+    began, blocked = stored.created_at - timedelta(hours=2), stored.created_at - timedelta(hours=1)
+    HistoryEvent.objects.filter(run=stored).update(at=began)
+    assert "tx-key-blocked" not in text_of(admin, run.run_id, "")
+    Instance.objects.filter(pk=stored.pk).update(
+        blocked={"code": "nondeterminism", "message": "m", "since": blocked.isoformat()}
+    )
+    text = text_of(admin, run.run_id, "")
+    # SVG paints in the order of its elements, and a fold is opaque.
+    assert -1 < text.rindex('class="tx-time-fold"') < text.index('class="tx-time-blocked"')
+    assert "tx-key-blocked" in text
+
+
+def test_the_axis_writes_no_time_twice(admin: Client) -> None:
+    run = Weighs.start(6, id="wide")
+    drain()
+    moment = timezone.now().replace(microsecond=0)
+    for event in HistoryEvent.objects.filter(run=run.run_id):
+        HistoryEvent.objects.filter(pk=event.pk).update(at=moment + timedelta(milliseconds=20 * event.seq))
+    text = text_of(admin, run.run_id, "")
+    assert len(re.findall('class="tx-time-at"', text)) == 1
+
+
+def test_values_of_the_timeline_have_names_on_a_phone_and_empty_cells_have_none(admin: Client) -> None:
+    run = Weighs.start(1, id="one")
+    drain()
+    text = text_of(admin, run.run_id, "")
+    table = text[text.index('<table class="tx-grid tx-happened">') :]
+    activity = next(row for row in table.split("<tr ") if "the parcel" in row)
+    assert re.findall('data-label="([^"]*)"', activity) == ["State", "Began", "Took"]
+    end = next(row for row in table.split("<tr ") if "ompleted" in row.partition("</th>")[0])
+    assert re.findall('data-label="([^"]*)"', end) == ["State", "Began"]
+
+
+def test_the_start_of_a_closed_run_takes_no_time(admin: Client) -> None:
+    run = Weighs.start(1, id="one")
+    drain()
+    text = text_of(admin, run.run_id, "")
+    table = text[text.index('<table class="tx-grid tx-happened">') :]
+    start = next(row for row in table.split("<tr ") if "Run started" in row)
+    assert "<td></td>" in start[start.index("tx-moment") :]
+
+
 def test_an_open_run_polls_and_a_closed_one_does_not(admin: Client, django_assert_max_num_queries: Any) -> None:
     handle = Basket.start({"card": "card 4711"}, id="b-1")
     drain()

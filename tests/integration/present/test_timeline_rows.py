@@ -64,7 +64,9 @@ def happened(client: Client, run: Any, query: str = "") -> list[tuple[str, str, 
 
 
 def rows_of(text: str) -> list[tuple[str, str, str]]:
-    rows = re.findall(r'<tr id="t-(\w+)">.*?<th scope="row" title="(.*?)">.*?</th>\s*<td>(.*?)</td>', text, re.DOTALL)
+    rows = re.findall(
+        r'<tr id="t-(\w+)">.*?<th scope="row" title="(.*?)">.*?</th>\s*<td[^>]*>(.*?)</td>', text, re.DOTALL
+    )
     return [
         (number, html.unescape(said), re.sub(r"<[^>]+>", "", state, flags=re.DOTALL).strip())
         for number, said, state in rows

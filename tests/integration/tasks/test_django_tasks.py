@@ -219,6 +219,12 @@ def test_what_cannot_be_is_refused() -> None:
         task(run_after=timezone.now())
     with pytest.raises(TypeError, match="retries"):
         task(retries=3)(t.add.func)
+    immediate = results.BaseTaskBackend.__module__.rsplit(".", 1)[0] + ".immediate.ImmediateBackend"
+    with (
+        override_settings(TASKS={"default": {"BACKEND": immediate}}),
+        pytest.raises(TypeError, match=r"TASKS\['default'\] takes no max_attempts, retry: set its BACKEND"),
+    ):
+        task(retry=RetryPolicy(), max_attempts=3)(t.add.func)
     for options, says in (
         ({"retries": 3}, "has no 'retries'. The options are retry, retention"),
         ({"retry": {"attempts": 3}}, "has no 'attempts'"),

@@ -109,6 +109,26 @@ def test_idle_time_is_folded_and_says_its_length_and_work_is_not() -> None:
     assert draw_timeline([row("activity", 0, 90_000, attempt_began=at(1))], now=at(90_001), is_open=False).folds == []
 
 
+def test_texts_of_folds_neither_overlap_nor_are_cut() -> None:
+    hours = [0, 1, 3, 6, 10, 15]
+    rows = [row("signal", 3700 * hour, state="taken") for hour in hours]
+    chart = draw_timeline(rows, now=at(3700 * 15 + 5), is_open=True)
+
+    assert len(chart.folds) > 3
+    # Three folds of 7 % stand side by side at the left edge, and a text is wider than one.
+    assert chart.folds[0].anchor == "start"
+    assert chart.folds[1].anchor is None
+    spans = [
+        (fold.x, fold.x + width) if fold.anchor == "start" else (fold.x + fold.width - width, fold.x + fold.width)
+        for fold in chart.folds
+        if fold.anchor is not None
+        for width in [2.4 * len(fold.text)]
+    ]
+    assert len(spans) > 1
+    assert all(0 <= begin < end <= 100 for begin, end in spans)
+    assert all(earlier[1] <= later[0] for earlier, later in pairwise(spans))
+
+
 def test_the_time_of_a_block_reaches_until_now() -> None:
     chart = draw_timeline([row("signal", 0, state="taken")], now=at(100), blocked_since=at(40))
 

@@ -215,7 +215,7 @@ def test_a_walk_enters_no_more_modules_than_before(client: Client) -> None:
     }
     run_until_idle()
     address = handle.id
-    # The fewest of three: the first one imports and fills caches, and work that is due by the clock may come in between.
+    # The fewest of three: the first one imports and fills caches, and work may become due in between.
     counts: dict[str, int] = {}
     for _ in range(3):
         for name, walk in walks.items():

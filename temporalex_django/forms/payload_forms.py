@@ -247,11 +247,21 @@ class PayloadForm(TokenForm):
             if value is NOTHING or (value == "" and not isinstance(self.type_info, types.StrType)):
                 return None
             return value
-        return {
-            struct_field.encode_name: None if value is NOTHING else value
-            for struct_field in self.type_info.fields
-            if not _is_omitted(value := data.get(_PREFIX + struct_field.encode_name), required=struct_field.required)
-        }
+        payload = {}
+        for struct_field in self.type_info.fields:
+            value = data.get(_PREFIX + struct_field.encode_name)
+            if not _is_omitted(value, required=struct_field.required):
+                is_null = value is NOTHING or (value == "" and _is_optional_text(struct_field.type))
+                payload[struct_field.encode_name] = None if is_null else value
+        return payload
+
+
+def _is_optional_text(type_info: types.Type) -> bool:
+    """Return True for ``str | None``: an empty box is then no text, while a plain ``str`` may be empty."""
+    type_info = unwrap_metadata(type_info)
+    if not isinstance(type_info, types.UnionType):
+        return False
+    return {type(unwrap_metadata(member)) for member in type_info.types} == {types.StrType, types.NoneType}
 
 
 def _is_omitted(value: Any, *, required: bool) -> bool:

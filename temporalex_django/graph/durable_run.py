@@ -112,6 +112,7 @@ class GraphRun:
         self._completed: list[str] = []
         self._step_calls = step_calls
         self._results: list[tuple[int, Result]] = []
+        self._failed_activities: dict[int, dict[str, Any]] = {}  # what failed, for the closing event, by step number
         self._timers: dict[int, int] = {}  # command number of the timer, by step number
         self._waits: dict[int, WaitInfo] = {}  # by step number
         self._human_task_keys: dict[int, str] = {}  # key of the open human task, by step number
@@ -140,7 +141,9 @@ class GraphRun:
             with runtime.run_context.pure_section("transition"):
                 step_numbers = self.progress.fold(results, runtime.run_context.now)
         if self.progress.failure is not None:
-            raise RunFailure(self.progress.failure)
+            failure, graph = self.progress.failure, instance.graph
+            number = graph.number[graph.by_key[failure["step"]]]
+            raise RunFailure({**failure, **self._failed_activities.get(number, {})})
         # The graph did not end here: its snapshot was of an instance that was closed already.
         if self.progress.instance.status != "completed":
             raise TemporalexError(f"{runtime.run_context.info.id} was started with an instance that had already ended")
@@ -184,7 +187,14 @@ class GraphRun:
         reader = None
         if self.runtime.run_context.replaying:
             reader = activity_of(step).read_input
-        calls.submit_activity(attributes, lambda job: self._add_result(number, step_result(job)), reader)
+        calls.submit_activity(attributes, lambda job: self._end_activity(number, job), reader)
+
+    def _end_activity(self, number: int, job: Job) -> None:
+        """Add the result of a step's activity. A failed one is kept for the closing event: the cause of the run."""
+        result = step_result(job)
+        if isinstance(result, Failure | Err):
+            self._failed_activities[number] = _failed_activity(self._step_calls.names[number], job)
+        self._add_result(number, result)
 
     def _open_human_task(self, number: int, step: StepRef, spec: HumanTaskSpec) -> None:
         """Open the human task of a step. Its key gets ``#n`` if the step ended before the move to this version."""
@@ -475,6 +485,17 @@ def step_result(job: Job) -> Result:
     if attributes.get("attempts", 0) > 1:
         attempts_text = f" (after {attributes['attempts']} attempts)"
     return Failure(attributes.get("type") or "Exception", f"{attributes.get('message')}{attempts_text}")
+
+
+def _failed_activity(name: str, job: Job) -> dict[str, Any]:
+    """Return the attributes of the closing event that name the failed activity, and the place that raised.
+
+    They are those of a function workflow that fails with an activity, except the texts that the step has already.
+    """
+    attributes: dict[str, Any] = {"activity": name}
+    if job.attributes.get("traceback") is not None:
+        attributes["cause_traceback"] = job.attributes["traceback"]
+    return attributes
 
 
 # --- activities -------------------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ _SENTENCES = {
 
 
 _MAX_NAMES = 3
-#: Kinds of waits that a person ends by a decision.
+#: Kinds of waits that a person ends by a decision, or by an event.
 _DECISION_KINDS = frozenset({"step", "human_task"})
 
 
@@ -328,11 +328,12 @@ def _wait_summary(wait: WaitView, now: datetime, *, may_decide: bool) -> Summary
     if wait.kind == "child":
         text = _child_sentence(wait)
     else:
-        sentence_functions = {"timer": _timer_sentence, "step": _decision_sentence, "human_task": _decision_sentence}
+        step_sentence = _event_sentence if wait.is_event else _decision_sentence
+        sentence_functions = {"timer": _timer_sentence, "step": step_sentence, "human_task": _decision_sentence}
         text = sentence_functions.get(wait.kind, _phase_sentence)(wait, now)
     if may_decide and wait.kind in _DECISION_KINDS:
-        text = f"{text} {_('You can decide this.')}"
-    # For programs and styles a step and a human task are the same: a person has to decide.
+        text = f"{text} {_('You can send it.') if wait.is_event else _('You can decide this.')}"
+    # For programs and styles a step and a human task are the same: the run goes on by a resume from outside.
     state = "decision" if wait.kind in _DECISION_KINDS else wait.kind
     return Summary(state=state, text=text, since=wait.since, until=wait.until)
 
@@ -354,8 +355,19 @@ def _child_sentence(wait: WaitView) -> str:
     return _("Waiting for %(title)s %(key)s.") % words
 
 
+def _event_sentence(wait: WaitView, now: datetime) -> str:
+    """Return the sentences about a step that waits for an event."""
+    since = "?" if wait.since is None else format_time(wait.since, now)
+    words = {"title": wait.noun or wait.title, "events": join_with_or(wait.messages), "since": since}
+    text = _("Waiting since %(since)s for an event of “%(title)s”: %(events)s.") % words
+    if wait.until is None:
+        return text
+    until = format_time(wait.until, now)
+    return f"{text} {_('If none comes by %(until)s, the run continues by itself.') % {'until': until}}"
+
+
 def _decision_sentence(wait: WaitView, now: datetime) -> str:
-    """Return the sentences about a wait for a decision, or for an event of a step."""
+    """Return the sentences about a wait for a decision."""
     since = "?"
     if wait.since is not None:
         since = format_time(wait.since, now)

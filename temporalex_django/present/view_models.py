@@ -30,6 +30,7 @@ class WaitView:
     - ``noun``: the name under which sentences mention it; without one, they mention ``title``.
     - ``messages``: the titles of the messages or events that are consumed during the wait, or end it.
     - ``role``: the role of the people who may decide, or None.
+    - ``is_event``: True for a step that waits for an event and asks nobody to decide.
     - ``since``: the time at which the wait began.
     - ``until``: the time at which a timer is due, or a wait with a timeout ends.
     - ``followed_by``: what the code does after a timer, if it declares that.
@@ -42,6 +43,7 @@ class WaitView:
     noun: str = ""
     messages: Sequence[str] = ()
     role: str | None = None
+    is_event: bool = False
     since: datetime | None = None
     until: datetime | None = None
     followed_by: str | None = None

@@ -116,7 +116,7 @@ class SendMessageView(RunActionView):
             permission_error = message.why_not(user_of(request), run)
         return Confirmation(
             heading=_("Send “%(name)s”") % {"name": message_label(message)},
-            effect=message.about.split("\n\n", 1)[0] or _effect_texts()[message.kind],
+            effect=message.about.split("\n\n", 1)[0] or _effect_text(message),
             button=_("Send"),
             why_not=reason,
             permission_error=permission_error,
@@ -138,8 +138,11 @@ class SendMessageView(RunActionView):
             SendSignal(target, signal=name, payload=form.payload, id=token, exact=True, by=actor).execute()
             return _("“%(name)s” was sent. The run will read it in its next turn.") % {"name": name}
         if kind == "resume":
+            message = self._find_message(request, run)
             Resume(target, event=name, step=step, data=form.payload, timeout=_ANSWER_TIMEOUT, by=actor).execute()
-            return _("Decided: “%(name)s”.") % {"name": name}
+            if message is None or message.is_decision:
+                return _("Decided: “%(name)s”.") % {"name": name}
+            return _("“%(name)s” was sent to the step that waits for it.") % {"name": name}
         update = SendUpdate(
             target, update=name, args=form.payload, id=token, timeout=_ANSWER_TIMEOUT, by=actor, exact=True
         )
@@ -176,14 +179,19 @@ class SendMessageView(RunActionView):
         )
 
 
-def _effect_texts() -> dict[str, str]:
-    return {
-        "signal": _("The run reads this message in its next turn. You do not get an answer."),
-        "update": _(
-            "The run either accepts this message and answers it, or rejects it with a reason and changes nothing."
-        ),
-        "resume": _("The step that is waiting for this event continues. Your decision is recorded with your name."),
-    }
+def _effect_text(message: AvailableMessage) -> str:
+    """Return the sentences about the effect of a message that has no description of its own."""
+    match message.kind:
+        case "signal":
+            return _("The run reads this message in its next turn. You do not get an answer.")
+        case "update":
+            return _(
+                "The run either accepts this message and answers it, or rejects it with a reason and changes nothing."
+            )
+        case _ if message.is_decision:
+            return _("The step that is waiting for this event continues. Your decision is recorded with your name.")
+        case _:
+            return _("The step that is waiting for this event continues. The history records your name.")
 
 
 # --- queries ----------------------------------------------------------------------------------------------------------

@@ -349,7 +349,8 @@ class WorkflowFailedAttributes(ClosingAttributes):
     """The failure of a run. ``reason`` is that of ``Err(reason)``.
 
     ``activity``, ``attempts``, ``cause``, ``cause_type`` and ``cause_traceback`` are there if the run failed with an
-    activity. ``step`` and ``step_name`` name the step that failed.
+    activity. ``step`` and ``step_name`` name the step that failed; if its activity failed, ``activity`` and
+    ``cause_traceback`` are there too.
     """
 
     type: str | None

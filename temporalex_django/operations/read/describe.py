@@ -61,7 +61,7 @@ from temporalex_django.errors import (
 from temporalex_django.graph import instance
 from temporalex_django.graph.engine import find_declared_event
 from temporalex_django.graph.projection import project
-from temporalex_django.graph.steps import StepRef, class_of, external_events, key_of, role_of
+from temporalex_django.graph.steps import StepRef, class_of, external_events, human_task_spec_of, key_of, role_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.models import ActivityTask, Instance
 from temporalex_django.models.runs import Status
@@ -401,6 +401,7 @@ class AvailableMessage:
     - ``answer_type``: the type of the answers to an update, likewise.
     - ``permission``: the permission that the declaration of the message requires, or None.
     - ``role``: the role of the step, which the sender must have, or None.
+    - ``is_decision``: True for an event of a step that asks people to decide, such as ``Approval``.
     - ``about``: the description of the message in the code, or empty.
     """
 
@@ -411,6 +412,7 @@ class AvailableMessage:
     answer_type: Any = Any
     permission: str | None = None
     role: str | None = None
+    is_decision: bool = False
     about: str = ""
 
     def why_not(self, user: Person, run: Instance) -> str | None:
@@ -488,7 +490,13 @@ def _step_events(run: Instance, code: type[GraphWorkflow]) -> list[AvailableMess
             continue
         for event in external_events(step):
             declaration = find_declared_event(step, event)
-            message = AvailableMessage(kind="resume", name=event, step=key_of(step), role=role_of(step))
+            message = AvailableMessage(
+                kind="resume",
+                name=event,
+                step=key_of(step),
+                role=role_of(step),
+                is_decision=human_task_spec_of(step) is not None,
+            )
             if declaration is not None:
                 message = replace(message, args_type=declaration.data_type, permission=declaration.permission)
             messages.append(message)
@@ -643,6 +651,16 @@ def _step_label(code: Any, key: str) -> object:
     if isinstance(code, type) and issubclass(code, GraphWorkflow):
         return next((step.label for step in code.graph() if key_of(step) == key), None)
     return None
+
+
+def awaits_event(wait: Mapping[str, Any], code: Any) -> bool:
+    """Return True if a wait is that of a step which asks nobody to decide: it waits for an event, which can be sent.
+
+    ``wait`` is an entry of the column ``waits`` of a run; ``code`` is the class of the run, or None.
+    """
+    if wait.get("kind") != "step" or not (isinstance(code, type) and issubclass(code, GraphWorkflow)):
+        return False
+    return any(key_of(step) == wait.get("name") and human_task_spec_of(step) is None for step in code.graph())
 
 
 def wait_messages(wait: Mapping[str, Any], accepts: Mapping[str, Any]) -> list[str]:

@@ -523,6 +523,7 @@ def _build_wait(wait: Mapping[str, Any], run: Instance, code: Any, redactor: Red
         noun=describe.wait_noun(wait, code),
         messages=describe.wait_messages(wait, run.accepts or {}),
         role=wait.get("role"),
+        is_event=describe.awaits_event(wait, code),
         since=_parse_time(wait.get("since")),
         until=_parse_time(wait.get("until")),
         followed_by=wait.get("then"),

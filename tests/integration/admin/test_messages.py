@@ -24,6 +24,7 @@ from temporalex_django import (
     Reply,
     Stop,
     Unique,
+    WaitForEvent,
     Workflow,
     api,
     update,
@@ -101,6 +102,15 @@ class Waits(Workflow):
 
 
 ask = Approval(role="clerks", key="ask")
+
+parcel = WaitForEvent("delivered", key="parcel")
+
+
+class Delivers(GraphWorkflow):
+    name = "test.AdminDelivers"
+    unique = Unique(key="admindelivers")
+    initial = parcel
+    transitions = {(parcel, "delivered"): Done}
 
 
 class Asks(GraphWorkflow):
@@ -312,6 +322,22 @@ def test_a_step_of_a_graph_is_decided_by_whoever_has_its_role(admin):
     assert "Decided: “" in admin.post(address, {"token": once, "payload": '"fine"'}, follow=True).content.decode()
     assert Instance.objects.get().status == "completed"
     assert admin.post(address, {"token": once, "payload": '"fine"'}).status_code == 409
+
+
+def test_an_event_for_a_step_that_asks_nobody_is_sent(admin):
+    """Nobody decides there, so the pages speak of the event."""
+    handle = Delivers.start({}, value="1")
+    drain()
+    address = message(handle, "resume", "delivered", step="parcel")
+
+    assert "You can send it." in text_of(admin, handle.run_id)
+    asked = admin.get(address).content.decode()
+    assert "The history records your name." in asked
+    sent = admin.post(address, {"token": token(admin, address), "payload": "1"}, follow=True).content.decode()
+
+    assert "“delivered” was sent to the step that waits for it." in sent
+    assert "Decided: “" not in sent
+    assert Instance.objects.get().status == "completed"
 
 
 def test_markup_in_names_and_payloads_is_escaped(admin):

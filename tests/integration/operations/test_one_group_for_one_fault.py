@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import pytest
@@ -12,7 +12,7 @@ from django.test import Client
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from temporalex_django import Err, Ok, RetryPolicy, Workflow, activity
+from temporalex_django import Done, Err, Event, GraphWorkflow, Ok, RetryPolicy, Step, Unique, Workflow, activity
 from temporalex_django.core.failures import cause_from
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import ActivityTask, Chain, Instance, Outbox
@@ -90,6 +90,39 @@ class Refused(Workflow):
         return Ok("late") if CORRECTED else Err(f"no {order}")
 
 
+class First(Step):
+    """Fails for the order 1, and returns Err for the order 3."""
+
+    events = ("ok",)
+    retry = RetryPolicy(max_attempts=1)
+
+    def execute(self, instance: Any, config: Any, context: Any) -> Any:
+        if context.initial["order"] == 1:
+            raise ValueError("no card 4711")
+        return Err("no stock") if context.initial["order"] == 3 else Event("ok")
+
+
+class Second(Step):
+    """Fails for the order 2, and returns what no step may return for the order 4."""
+
+    events = ("ok",)
+    retry = RetryPolicy(max_attempts=1)
+
+    def execute(self, instance: Any, config: Any, context: Any) -> Any:
+        if context.initial["order"] == 2:
+            raise ValueError("no address")
+        return "nothing"
+
+
+class Two(GraphWorkflow):
+    """Fails in one of two steps."""
+
+    name = "fault.Two"
+    unique = Unique(key="order")
+    initial = First
+    transitions: ClassVar = {(First, "ok"): Second, (Second, "ok"): Done}
+
+
 def groups() -> list[FailureGroup]:
     return failure_groups("default", None, now=DjangoStorage("default").now())
 
@@ -163,6 +196,28 @@ def test_one_fault_has_one_name_while_it_is_retried_and_when_the_run_failed() ->
 
     run = Instance.objects.get()
     assert (run.status, run.cause) == ("failed", retried)
+
+
+def test_the_steps_of_a_graph_fail_for_causes_of_their_own() -> None:
+    """Runs that fail in two steps with an error of one type are two groups, each with the place that raised."""
+    handles = [Two.start(f"{number}", {"order": order}) for number, order in enumerate((1, 2, 3, 4, 1))]
+    drain()
+
+    first, second = f"{__name__}.First", f"{__name__}.Second"
+    rows = [Instance.objects.get(pk=handle.run_id) for handle in handles]
+    file = "operations/test_one_group_for_one_fault.py"
+    assert [row.fault for row in rows] == [
+        f"{first}: ValueError at {file} in execute",
+        f"{second}: ValueError at {file} in execute",
+        f"{first}: Err",
+        f"{second}: TypeError",
+        f"{first}: ValueError at {file} in execute",
+    ]
+    assert str(rows[0].cause).startswith(f"{first}: ValueError at {file}:")
+    assert sorted(group.count for group in groups()) == [1, 1, 1, 2]
+    closing = handles[0].history()[-1].attributes
+    assert (closing["activity"], closing["message"]) == (first, "no card 4711")
+    assert closing["cause_traceback"].endswith("ValueError: no card 4711")
 
 
 def test_members_are_counted_up_to_a_bound_and_doctor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

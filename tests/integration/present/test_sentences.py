@@ -24,6 +24,7 @@ from temporalex_django import (
     RetryLater,
     RetryPolicy,
     Unique,
+    WaitForEvent,
     Workflow,
     activity,
     activity_context,
@@ -202,6 +203,44 @@ def test_a_decision(env):
     assert found.state == "decision"
     run = Instance.objects.get(pk=handle.run_id)
     assert summarize_run(run, redactor=UNREDACTED, now=env.clock, may_decide=True).text.endswith("You can decide this.")
+
+
+delivered = WaitForEvent("delivered", timeout=timedelta(days=2))
+
+
+class Deliveries(GraphWorkflow):
+    name = "test.Deliveries"
+    unique = Unique(key="parcel")
+    initial = delivered
+    transitions: ClassVar = {(delivered, event): Done for event in delivered.events}
+
+
+asked = Approval(key="asked", due=timedelta(days=2))
+
+
+class AsksAnybody(GraphWorkflow):
+    name = "test.AsksAnybody"
+    unique = Unique(key="asked")
+    initial = asked
+    transitions: ClassVar = {(asked, event): Done for event in asked.events}
+
+
+def test_an_event_of_a_step_is_no_decision(env):
+    """A step that asks nobody waits for an event; an approval without a role remains a decision."""
+    handle = env.start(Deliveries, value="7")
+    anybody = env.start(AsksAnybody, value="7")
+    env.advance(60)
+
+    found = said(env, handle)
+
+    assert found.text == (
+        "Waiting since 00:00 for an event of “wait for event”: delivered. "
+        "If none comes by Saturday 00:00, the run continues by itself."
+    )
+    assert found.state == "decision"
+    run = Instance.objects.get(pk=handle.run_id)
+    assert summarize_run(run, redactor=UNREDACTED, now=env.clock, may_decide=True).text.endswith("You can send it.")
+    assert "If nobody decides by" in said(env, anybody).text
 
 
 def test_an_activity_under_way(env):

@@ -60,7 +60,7 @@ class AdminMount(Mount):
     def is_signed_in(self, request: HttpRequest) -> bool:
         return self.site.has_permission(request)
 
-    def sign_in(self, request: HttpRequest, next_page: str) -> HttpResponse:
+    def sign_in(self, next_page: str) -> HttpResponse:
         return redirect_to_login(next_page, reverse(f"{self.site_name}:login"))
 
     def shows_admin(self, request: HttpRequest) -> bool:

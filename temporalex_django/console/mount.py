@@ -73,7 +73,7 @@ class Mount:
         """Return True if the user may open pages of this place at all."""
         return bool(request.user.is_authenticated and request.user.is_active)
 
-    def sign_in(self, request: HttpRequest, next_page: str) -> HttpResponse:
+    def sign_in(self, next_page: str) -> HttpResponse:
         """Return the response for a user who is not signed in. After that they open ``next_page``."""
         return redirect_to_login(next_page)
 
@@ -91,9 +91,9 @@ class Mount:
                     return HttpResponse(status=401)
             elif not is_signed_in:
                 if has_page:
-                    return self.sign_in(request, request.get_full_path())
+                    return self.sign_in(request.get_full_path())
                 messages.warning(request, _("You had been signed out, so nothing was done. Press the button again."))
-                return self.sign_in(request, self.address("overview"))
+                return self.sign_in(self.address("overview"))
             return answer(request, **kwargs)
 
         return protected

@@ -104,47 +104,50 @@ def _check_diagnosis(check: FailedCheck) -> Diagnosis:
     )
 
 
+def _no_worker_diagnosis(project: ProjectView, now: datetime) -> Diagnosis:
+    """Return the problem that no worker takes work: none is alive, or all of them are drained."""
+    last_worker = max(project.workers, key=lambda worker: worker.last_seen_at, default=None)
+    text = _("No live workers: runs cannot make progress.")
+    if last_worker is not None:
+        text = _("No live workers: runs cannot make progress. Last seen: %(worker)s, %(at)s.") % {
+            "worker": last_worker.name,
+            "at": format_time(last_worker.last_seen_at, now),
+        }
+    next_step = _("Start one: manage.py temporalex worker")
+    since = None if last_worker is None else last_worker.last_seen_at
+    remedy = Remedy(kind="workers", label=_("Start a worker"))
+    # Drained workers are alive: undraining one is quicker than starting another, so it replaces the text above.
+    if project.drained_workers:
+        names = ", ".join(worker.name for worker in project.drained_workers[:_MAX_NAMES])
+        text = _("All live workers are drained: runs cannot make progress. Drained: %(workers)s.") % {"workers": names}
+        next_step = f"manage.py temporalex undrain {project.drained_workers[0].drained_id}"
+        # Since the last of them was drained, no work has been taken.
+        since = max((worker.drained_at for worker in project.drained_workers if worker.drained_at), default=None)
+        remedy = Remedy(kind="workers", label=_("Undrain…"))
+    due_count = sum(due_group.count for due_group in project.due_runs)
+    count_text = ngettext(
+        "%(count)d run is waiting for a worker", "%(count)d runs are waiting for a worker", due_count
+    ) % {"count": due_count}
+    # Without open runs, nobody is harmed yet.
+    severity: Severity = "error" if project.open_count or due_count else "warning"
+    return Diagnosis(
+        severity=severity,
+        code="no_worker",
+        text=text,
+        next_step=next_step,
+        evidence=[count_text] if due_count else [],
+        count=max(due_count, 1),
+        since=since,
+        remedy=remedy,
+    )
+
+
 def _worker_diagnoses(project: ProjectView, now: datetime) -> Iterator[Diagnosis]:
     """Yield problems of workers, and due runs that nobody takes. If no worker is active, only that is reported."""
     if not project.active_workers:
         # The project may run a django-q2 cluster and believe that it is a worker: say first why it is none.
         yield from (_check_diagnosis(check) for check in project.checks if check.id in _CLUSTER_CHECKS)
-        last_worker = max(project.workers, key=lambda worker: worker.last_seen_at, default=None)
-        text = _("No live workers: runs cannot make progress.")
-        if last_worker is not None:
-            text = _("No live workers: runs cannot make progress. Last seen: %(worker)s, %(at)s.") % {
-                "worker": last_worker.name,
-                "at": format_time(last_worker.last_seen_at, now),
-            }
-        next_step = _("Start one: manage.py temporalex worker")
-        since = None if last_worker is None else last_worker.last_seen_at
-        remedy = Remedy(kind="workers", label=_("Start a worker"))
-        # Drained workers are alive: undraining one is quicker than starting another, so it replaces the text above.
-        if project.drained_workers:
-            names = ", ".join(worker.name for worker in project.drained_workers[:_MAX_NAMES])
-            text = _("All live workers are drained: runs cannot make progress. Drained: %(workers)s.") % {
-                "workers": names
-            }
-            next_step = f"manage.py temporalex undrain {project.drained_workers[0].drained_id}"
-            # Since the last of them was drained, no work has been taken.
-            since = max((worker.drained_at for worker in project.drained_workers if worker.drained_at), default=None)
-            remedy = Remedy(kind="workers", label=_("Undrain…"))
-        due_count = sum(due_group.count for due_group in project.due_runs)
-        count_text = ngettext(
-            "%(count)d run is waiting for a worker", "%(count)d runs are waiting for a worker", due_count
-        ) % {"count": due_count}
-        # Without open runs, nobody is harmed yet.
-        severity: Severity = "error" if project.open_count or due_count else "warning"
-        yield Diagnosis(
-            severity=severity,
-            code="no_worker",
-            text=text,
-            next_step=next_step,
-            evidence=[count_text] if due_count else [],
-            count=max(due_count, 1),
-            since=since,
-            remedy=remedy,
-        )
+        yield _no_worker_diagnosis(project, now)
         return
     yield from _count_diagnoses(project, now)
     evidence = [f"{worker.name}: {', '.join(worker.queues)}" for worker in project.active_workers[:_MAX_NAMES]]

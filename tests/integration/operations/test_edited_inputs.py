@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import override_settings
 
-from temporalex_django import Ok, Workflow, WorkflowHandle, activity, api, errors
+from temporalex_django import Ok, RetryPolicy, Workflow, WorkflowHandle, activity, api, errors
 from temporalex_django.access import AccessPolicy, Operation
 from temporalex_django.core.payloads.codec import digest
 from temporalex_django.models import Instance, OperatorAction
@@ -35,13 +35,17 @@ def able(*codes: str) -> list[str]:
 SEES_AND_EDITS = able("view_instance", "view_payload", "edit_activity_input")
 
 
-@activity(name="edited.pay")
+#: No test waits for the next attempt, however slow the machine is.
+LATER = RetryPolicy(initial_interval=3600, max_interval=None)
+
+
+@activity(name="edited.pay", retry=LATER)
 def pay(account: int, amount: int) -> int:
     PAID.append([account, amount])
     raise ConnectionError("the bank is down")
 
 
-@activity(name="edited.note")
+@activity(name="edited.note", retry=LATER)
 def note(text: str) -> str:
     raise ConnectionError("no paper")
 

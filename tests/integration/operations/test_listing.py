@@ -263,7 +263,7 @@ def test_what_seldom_happens_is_found_by_an_index():
         ("ended", run_filters.with_status(runs, ["terminated", "failed"]).order_by()),
         ("blocked", runs.filter(blocked__isnull=False).order_by("workflow")),
         ("paused", runs.filter(paused__isnull=False).order_by("workflow")),
-        ("queue", runs.filter(queue="mail")),
+        ("queue", runs.filter(queue="mail").order_by()),
         ("business", runs.filter(workflow_id__startswith="order-1").order_by()),
     ]:
         assert f"temporalex_instance_{name}" in wanted.explain(), name

@@ -18,6 +18,7 @@ from temporalex_django import Ok, Workflow, activity, api, errors
 from temporalex_django.backends.cluster import server_history
 from temporalex_django.backends.cluster.client import cluster_client
 from temporalex_django.backends.cluster.ids import task_queue
+from temporalex_django.backends.cluster.names import OLD_ANSWER
 from temporalex_django.backends.cluster.worker import project_plugin
 from temporalex_django.models import Instance, Message
 from temporalex_django.workers.loop import run_until_idle
@@ -136,7 +137,10 @@ def test_answers_of_the_tables_are_in_the_history(cluster: Any, worker: None) ->
 def test_a_history_with_the_markers_of_earlier_versions_replays(cluster: Any, settings: Any) -> None:
     settings.TEMPORALEX = {**settings.TEMPORALEX, "CLUSTER": {**cluster, "PREFIX": "recorded:"}}
     recorded = json.loads(RECORDED.read_text())
-    replay(WorkflowHistory.from_json(recorded["id"], recorded["history"]))
+    history = WorkflowHistory.from_json(recorded["id"], recorded["history"])
+    markers = [event for event in history.events if event.HasField("marker_recorded_event_attributes")]
+    assert [OLD_ANSWER in str(marker) for marker in markers] == [True, True]
+    replay(history)  # it raises if a command does not match
 
 
 def test_large_messages_to_the_tables_are_split_into_tasks(cluster: Any, worker: None) -> None:

@@ -68,7 +68,7 @@ nitpick_ignore_regex = [
         "py:.*",
         r"temporalex_django\.authoring\.(activity\.(_Decorator|\w+Options)|start_api\.(TypedWorkflow|QueryDecorator|Startable))",
     ),
-    ("py:class", r"temporalex_django\.testing\.environment_base\.RunRow"),
+    ("py:class", r"temporalex_django\.engine\.memory\.tables\.RunRow"),
     ("py:.*", r"temporalex_django\.authoring\.schedules\.schedule\.(_Arguments|_Holidays)"),
 ]
 

@@ -55,7 +55,7 @@ class NextRun(Enum):
     COPIED = auto()
     #: The same, but empty after a reset, which ends a pause and publishes anew.
     CONTINUED = auto()
-    #: A new one, which is a field of ``NewRun``, or the time.
+    #: A new one, from ``RunRecord.successor``, or the time.
     NEW = auto()
     EMPTY = auto()
 

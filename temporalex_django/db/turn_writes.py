@@ -39,7 +39,7 @@ from temporalex_django.db.sql_columns import (
 from temporalex_django.db.start_statement import SCOPED_CHAIN, SCOPED_CHAIN_INSERT
 from temporalex_django.engine.activity_policy import edited_inputs
 from temporalex_django.engine.contracts.dialect import Dialect
-from temporalex_django.engine.contracts.records import NewRun, NewTask, RunState, RunWrite, TaskState
+from temporalex_django.engine.contracts.records import NewTask, RunRecord, RunState, RunWrite, TaskState
 from temporalex_django.engine.external_messages import PARENT_CLOSE_KINDS, PARENT_CLOSED, Delivery, NewChild, NewMessage
 from temporalex_django.engine.ids import RunRef, parse_run_id, resolve_run, run_id_taken_error, uuid7
 from temporalex_django.engine.scheduling import EagerClaim
@@ -348,7 +348,7 @@ class TurnWriter:
     def _write_runs(self, writes: Sequence[RunWrite]) -> None:
         if changes := [(w.run.run_id, w.instance) for w in writes if w.instance]:
             self._change_runs(changes)
-        if successors := [(w.run, w.next_run) for w in writes if w.next_run is not None]:
+        if successors := [(w, w.next_run) for w in writes if w.next_run is not None]:
             self._insert_next_runs(successors)
 
     def _change_runs(self, changes: Sequence[tuple[UUID, Mapping[str, Any]]]) -> None:
@@ -365,8 +365,8 @@ class TurnWriter:
                 self._sql, [(run, values["search_attributes"] or {}) for run, values in attributes]
             )
 
-    def _insert_next_runs(self, successors: Sequence[tuple[RunState, NewRun]]) -> None:
-        now = max(run.activated_at for run, _ in successors if run.activated_at is not None)
+    def _insert_next_runs(self, successors: Sequence[tuple[RunWrite, RunRecord]]) -> None:
+        now = max(w.run.activated_at for w, _ in successors if w.run.activated_at is not None)
         new = (
             (
                 n.run_id,
@@ -376,10 +376,10 @@ class TurnWriter:
                 n.snapshot,
                 n.search_attributes,
                 now,
-                n.source_run_id or run.run_id,
-                n.source_run_id is not None,
+                w.reset_run_id or w.run.run_id,
+                w.reset_run_id is not None,
             )
-            for run, n in successors
+            for w, n in successors
         )
         self._sql.write(_NEXT.columns, _NEXT_INSERT, _NEXT.encode_rows(new), key="previous")
         insert_search_attributes(

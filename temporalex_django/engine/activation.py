@@ -28,7 +28,6 @@ from temporalex_django.engine.contracts.records import (
     Inbox,
     InboxMessage,
     NewEvent,
-    NewRun,
     NewTask,
     Outcome,
     RowChanges,
@@ -523,10 +522,10 @@ class ActivationStep:
         run.atomic_due = None
         visible = write_row(write, entry, now=self.now, closing=event.attributes)
         if completion.closed == "ContinueAsNew":
-            write.next_run = NewRun(
-                run_id=self._new_run_id(),
-                args=events.WORKFLOW_CONTINUED_AS_NEW.read(event)["args"],
+            write.next_run = entry.record.successor(
+                self._new_run_id(),
                 seed=entry.executor.rng.getrandbits(62),
+                args=events.WORKFLOW_CONTINUED_AS_NEW.read(event)["args"],
                 carried_messages=completion.carried,
                 snapshot=visible.four_eyes,
                 search_attributes=visible.search_attributes or None,

@@ -39,7 +39,6 @@ from temporalex_django.engine.contracts.records import (
     RESULT_KINDS,
     InboxMessage,
     NewEvent,
-    NewRun,
     NewTask,
     Outcome,
     RunRecord,
@@ -486,7 +485,9 @@ def reset(storage: RunStorage, run: RunState, plan: ResetPlan, *, run_id: UUID) 
     current_record = storage.run_records([run.run_id])[run.run_id]
     pending_results = _pending_results(storage.inbox([run.chain_id])[run.chain_id], plan)
     failed_signals = _failed_to_copy(storage, run.chain_id, plan, excluded_statuses=("unread", "failed"))
-    closing_write = close_for_reset(run, new=_successor_run(plan, run_id), now=now, record=current_record)
+    closing_write = close_for_reset(
+        run, new=_successor_run(plan, run_id), reset_run_id=plan.record.run_id, now=now, record=current_record
+    )
     closing_write.outcomes.update(_unfinished_updates(storage, run, plan))
     storage.write([closing_write])
     new_state = _initial_state(run, run_id, closing_write.run.activated_at or now, record)
@@ -585,16 +586,14 @@ def _pending_results(unread: Iterable[InboxMessage], plan: ResetPlan) -> dict[in
     return {m.payload["seq"]: m for m in results if m.payload["seq"] in open_numbers}
 
 
-def _successor_run(plan: ResetPlan, run_id: UUID) -> NewRun:
+def _successor_run(plan: ResetPlan, run_id: UUID) -> RunRecord:
     """Return the new run. It has the seed of the old one if it copies history, else that of the plan."""
     record = plan.record
-    return NewRun(
-        run_id=run_id,
-        args=record.args,
+    return record.successor(
+        run_id,
         seed=record.seed if plan.prefix.activation else plan.seed,
         carried_messages=record.carried_messages,
         snapshot=record.snapshot,
-        source_run_id=record.run_id,
         search_attributes=plan.search_attributes,
     )
 

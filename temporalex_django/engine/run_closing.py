@@ -11,7 +11,6 @@ from temporalex_django.core.history import activation
 from temporalex_django.core.history.events import CLOSING
 from temporalex_django.engine.contracts.records import (
     NewEvent,
-    NewRun,
     Outcome,
     RowChanges,
     RunRecord,
@@ -89,13 +88,15 @@ def close_for_move(run: RunState, *, run_id: UUID, seed: int, now: datetime, rec
         run=run,
         events=_closing_events(run, kind, attributes, stamp, record),
         drop_tasks=True,
-        next_run=NewRun(run_id=run_id, args=record.args, seed=seed, search_attributes=record.search_attributes),
+        next_run=record.successor(run_id, seed=seed),
         instance=_closed_row(kind, attributes, stamp),
     )
 
 
-def close_for_reset(run: RunState, *, new: NewRun, now: datetime, record: RunRecord) -> RunWrite:
+def close_for_reset(run: RunState, *, new: RunRecord, reset_run_id: UUID, now: datetime, record: RunRecord) -> RunWrite:
     """Return the ``RunWrite`` that continues a chain with the run ``new``, and closes its present run if it is open.
+
+    ``reset_run_id`` is the run from whose history ``new`` starts.
 
     The parent gets no message, since the chain continues. The messages in its inbox go to the new run.
     """
@@ -105,7 +106,7 @@ def close_for_reset(run: RunState, *, new: NewRun, now: datetime, record: RunRec
     run.activated_at = run.due_at = stamp
     run.deadline = record.deadline(stamp)
     if not was_open:
-        return RunWrite(run=run, next_run=new)
+        return RunWrite(run=run, next_run=new, reset_run_id=reset_run_id)
     kind, attributes = "WorkflowTerminated", {"reason": "reset", "run_id": str(new.run_id)}
     return RunWrite(
         run=run,
@@ -113,6 +114,7 @@ def close_for_reset(run: RunState, *, new: NewRun, now: datetime, record: RunRec
         drop_tasks=True,
         close_children=True,
         next_run=new,
+        reset_run_id=reset_run_id,
         instance={**_closed_row(kind, attributes, stamp), "paused": None},
     )
 

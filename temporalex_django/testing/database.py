@@ -7,8 +7,9 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import fields
 from datetime import datetime, timedelta
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 from uuid import UUID
@@ -33,7 +34,6 @@ from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.client import READS, DatabaseBackend, build_action
 from temporalex_django.conf import get_settings
 from temporalex_django.core.failures import error_line, is_error
-from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Judge
 from temporalex_django.db import background_hooks
 from temporalex_django.db.atomic_activities import send_activity_signal as attempt_announced
@@ -45,9 +45,9 @@ from temporalex_django.db.inserts import (
     update_outcome,
 )
 from temporalex_django.db.messages.notify import send_turn_signals
-from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import activity_policy
-from temporalex_django.engine.contracts.records import Inbox, Outcome, RunRecord, TaskResult, TaskState
+from temporalex_django.engine.contracts.records import Inbox, Outcome, TaskResult, TaskState
+from temporalex_django.engine.memory.tables import RunRow, start_labels
 from temporalex_django.engine.schedules import SlotRecord
 from temporalex_django.engine.turn import WorkflowEngine
 from temporalex_django.engine.turn_report import ClaimedRuns, TurnReport
@@ -87,6 +87,9 @@ from temporalex_django.testing.pending_work import PendingWork, read_pending_wor
 from temporalex_django.testing.schedules import EnvironmentSchedules
 from temporalex_django.workers.attempts import announce_result, notify_safely
 from temporalex_django.workers.loop import run_until_idle
+
+#: Columns that ``RunRow`` has under the name of the model.
+_COLUMNS = {field.name for field in fields(RunRow)} & {field.name for field in Instance._meta.concrete_fields}  # noqa: SLF001 - public, in spite of its name
 
 
 def drain(timeout: float | None = 20.0, *, schedules: bool = False) -> int:
@@ -138,43 +141,6 @@ def _is_clone(name: str, test_name: str) -> bool:
     """Return True if Django's or pytest-xdist's parallel processes name a copy of the test database like this."""
     stem, suffix = (Path(test_name).stem, Path(test_name).suffix) if "/" in test_name else (test_name, "")
     return Path(name).name.startswith(f"{Path(stem).name}_") and name.endswith(suffix)
-
-
-class StoredRun:
-    """A run of a ``DjangoEnvironment`` as its database row was read (a ``RunRow``).
-
-    The record for the engine and the events are read when they are first used.
-    """
-
-    def __init__(self, run: Instance, storage: DjangoStorage) -> None:
-        self._run = run
-        self._storage = storage
-        self.status = run.status
-        self.waiting_for: list[str] = run.waiting_for or []
-        self.waits: list[dict[str, Any]] = run.waits or []
-        self.accepts: dict[str, list[str]] = run.accepts or {"signals": [], "updates": []}
-        self.blocked, self.paused = run.blocked, run.paused
-        self.started_at, self.closed_at = run.started_at, run.closed_at
-        self.stored = run.stored
-
-    def column(self, name: str) -> Any:
-        return getattr(self._run, name)
-
-    @property
-    def published(self) -> Any:
-        return self._run.published_state
-
-    @property
-    def closing(self) -> Any:
-        return self._run.closing_value
-
-    @cached_property
-    def facts(self) -> RunRecord:
-        return self._storage.run_records([self._run.pk])[self._run.pk]
-
-    @cached_property
-    def events(self) -> list[HistoryEvent]:
-        return self._storage.histories({self._run.pk: 0}).get(self._run.pk, [])
 
 
 class DjangoEnvironment(EngineEnvironment):
@@ -319,8 +285,16 @@ class DjangoEnvironment(EngineEnvironment):
         runs = Instance.objects.using(self.storage.alias).filter(chain_id=chain_id).order_by("id")
         return list(runs.values_list("pk", flat=True))
 
-    def row(self, run_id: UUID) -> StoredRun:
-        return StoredRun(self._run(run_id), self.storage)
+    def row(self, run_id: UUID) -> RunRow:
+        run = self._run(run_id)
+        columns = {name: value for name in _COLUMNS if (value := getattr(run, name)) is not None}
+        columns |= {"published": run.published_state, "closing": run.closing_value}
+        return RunRow(
+            facts=self.storage.run_records([run_id])[run_id],
+            labels=start_labels(run),
+            events=self.storage.histories({run_id: 0}).get(run_id, []),
+            **columns,
+        )
 
     def _run(self, run_id: UUID) -> Instance:
         return Instance.objects.using(self.storage.alias).get(pk=run_id)

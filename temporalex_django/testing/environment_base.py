@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from temporalex_django.authoring.authorization import Person, sender_of
@@ -20,12 +20,13 @@ from temporalex_django.authoring.requests import RunAddress
 from temporalex_django.authoring.start_api import Result_co
 from temporalex_django.authoring.workflow import Workflow, class_for_run, last_definition_number, newest_class
 from temporalex_django.core.failures import failure_summary
-from temporalex_django.core.history.events import Command, HistoryEvent
+from temporalex_django.core.history.events import Command
 from temporalex_django.core.messages.mailbox import failed_text
 from temporalex_django.core.messages.sender import Sender
 from temporalex_django.engine.activity_policy import update_result
-from temporalex_django.engine.contracts.records import Outcome, RunRecord, TaskResult, TaskState
+from temporalex_django.engine.contracts.records import Outcome, TaskResult, TaskState
 from temporalex_django.engine.contracts.storage import TaskStorage
+from temporalex_django.engine.memory.tables import RunRow
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import WorkflowClosed, WorkflowDefinitionError, WorkflowNotFound
@@ -44,37 +45,6 @@ CRASH_POINTS = ("before_turn", "after_turn", "before_activity", "after_activity"
 
 class Crash(BaseException):
     """The death of a worker in the middle of a transaction; raising it rolls the transaction back."""
-
-
-class RunRow(Protocol):
-    """A run of an environment as it is stored, with its history, as assertions and handles read it.
-
-    ``facts`` is its record in the engine. ``published`` is the published state, and ``closing`` has the attributes of
-    the closing event. The other attributes are columns of the run.
-    """
-
-    status: str
-    waiting_for: list[str]
-    waits: list[dict[str, Any]]
-    accepts: dict[str, list[str]]
-    blocked: Any
-    paused: Any
-    started_at: datetime | None
-    closed_at: datetime | None
-    stored: dict[str, Any] | None
-
-    def column(self, name: str) -> Any:
-        """Return the value of a column of the run. ``name`` is the name of the column in the database."""
-        ...
-
-    @property
-    def published(self) -> Any: ...
-    @property
-    def closing(self) -> Any: ...
-    @property
-    def facts(self) -> RunRecord: ...
-    @property
-    def events(self) -> list[HistoryEvent]: ...
 
 
 class EnvironmentBase(ABC):
@@ -438,10 +408,11 @@ class EnvironmentUpdate:
 def explain_closed(error: WorkflowClosed, row: RunRow) -> WorkflowClosed:
     """Return the error of a message to a closed run, with the mistake of a definition that is first met here."""
     # Other failures are those of the run alone.
-    is_definition = row.status == "failed" and row.closing.get("type") == WorkflowDefinitionError.__name__
+    closing = row.closing or {}
+    is_definition = row.status == "failed" and closing.get("type") == WorkflowDefinitionError.__name__
     if not is_definition or "failed with" in error.message:
         return error
-    return WorkflowClosed(f"{error.message}: it {failed_text(failure_summary(row.closing))}")
+    return WorkflowClosed(f"{error.message}: it {failed_text(failure_summary(closing))}")
 
 
 class EnvironmentHandle(WorkflowHandle[Result_co]):

@@ -37,7 +37,7 @@ from temporalex_django.core.payloads.codec import deep_copy
 from temporalex_django.engine.activity_policy import open_run_text, run_result
 from temporalex_django.engine.contracts.records import HumanTaskWrite, Outcome, RunState, TaskResult, TaskState
 from temporalex_django.engine.memory.storage import MemoryRunStorage
-from temporalex_django.engine.memory.tables import MemoryRun
+from temporalex_django.engine.memory.tables import RunRow
 from temporalex_django.engine.refusals import nothing_published_error, start_wait
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import NotConfigured, ResultTimeout
@@ -214,7 +214,7 @@ class MemoryListedRun:
     ``position`` counts the runs in the order in which they were started.
     """
 
-    def __init__(self, storage: MemoryRunStorage, chain: RunState, run: MemoryRun, *, position: int) -> None:
+    def __init__(self, storage: MemoryRunStorage, chain: RunState, run: RunRow, *, position: int) -> None:
         self.storage, self.chain, self.run, self.position = storage, chain, run, position
         self.queue, self.due_at = chain.queue, chain.due_at
 
@@ -320,7 +320,7 @@ class MemoryReads(Environment):
     def run_ids(self, chain_id: UUID) -> list[UUID]:
         return list(self.storage.run_ids.get(chain_id, ()))
 
-    def row(self, run_id: UUID) -> MemoryRun:
+    def row(self, run_id: UUID) -> RunRow:
         return self.storage.runs[run_id]
 
     def outcome(self, message_id: int) -> Outcome | None:

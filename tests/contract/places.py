@@ -15,12 +15,13 @@ from temporalex_django.engine.contracts.records import (
     NewEvent,
     NewTask,
     Outcome,
+    RunRecord,
     RunState,
     RunWrite,
     TaskState,
 )
 from temporalex_django.engine.memory.storage import MemoryRunStorage
-from temporalex_django.engine.memory.tables import MemoryRun, start_labels
+from temporalex_django.engine.memory.tables import RunRow, start_labels
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.scheduling import Capacity
 
@@ -70,7 +71,7 @@ class Place(ABC):
     def outcome(self, message: int) -> Outcome | None: ...
 
     @abstractmethod
-    def row(self, run: UUID) -> MemoryRun: ...
+    def row(self, run: UUID) -> RunRow: ...
 
     @abstractmethod
     def runs(self, chain: UUID) -> list[UUID]:
@@ -107,6 +108,11 @@ class Place(ABC):
             setattr(state, name, value)
         self.storage.write([RunWrite(run=state, **stored)])
         return state
+
+    def successor(self, chain: UUID, run_id: UUID, *, seed: int, **values: Any) -> RunRecord:
+        """The record of the next run of the chain."""
+        newest = self.runs(chain)[-1]
+        return self.storage.run_records([newest])[newest].successor(run_id, seed=seed, **values)
 
     def quiet(self, *chains: UUID) -> None:
         """They wait for messages alone."""
@@ -179,7 +185,7 @@ class MemoryPlace(Place):
         kept = self.storage.messages.get(message)
         return None if kept is None else kept.outcome
 
-    def row(self, run: UUID) -> MemoryRun:
+    def row(self, run: UUID) -> RunRow:
         return self.storage.runs[run]
 
     def runs(self, chain: UUID) -> list[UUID]:
@@ -230,11 +236,11 @@ class DatabasePlace(Place):
 
         return message_outcome(message, storage=self.storage)
 
-    def row(self, run: UUID) -> MemoryRun:
+    def row(self, run: UUID) -> RunRow:
         from temporalex_django.models import Instance
 
         found = Instance.objects.get(pk=run)
-        return MemoryRun(
+        return RunRow(
             facts=self.storage.run_records([run])[run],
             created_at=found.created_at,
             labels=start_labels(found),

@@ -401,14 +401,12 @@ def test_an_atomic_one_that_is_tried_later(place: Place, chain: UUID) -> None:
 
 
 def test_atomic_ones_of_a_run_that_went_on_as_new_are_gone(place: Place, chain: UUID) -> None:
-    from temporalex_django.engine.contracts.records import NewRun
-
     place.schedule(chain, 1, atomic=True)
     place.write(
         chain,
         run={"activated_at": NOW},
         drop_tasks=True,
-        next_run=NewRun(run_id=place.storage.new_run_id(), args=None, seed=1),
+        next_run=place.successor(chain, place.storage.new_run_id(), seed=1),
     )
 
     assert place.storage.atomic_tasks(chain) == []

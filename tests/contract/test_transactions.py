@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from temporalex_django.engine.contracts.records import NewRun, Outcome, Retry, TaskResult
+from temporalex_django.engine.contracts.records import Outcome, Retry, TaskResult
 from temporalex_django.engine.external_messages import NewChild, NewMessage
 from tests.contract.places import NOW, event
 
@@ -72,7 +72,7 @@ def much(place: Place, chain: UUID, other: UUID) -> None:
         messages=[NewMessage(kind="signal", name="told", payload=1, chain_id=other)],
         children=[child(place, chain)],
         instance={"status": "running", "published": 3},
-        next_run=NewRun(run_id=place.storage.new_run_id(), args=None, seed=2),
+        next_run=place.successor(chain, place.storage.new_run_id(), seed=2),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from temporalex_django.engine.contracts.records import NewRun, Outcome, RunWrite
+from temporalex_django.engine.contracts.records import Outcome, RunWrite
 from temporalex_django.errors import AlreadyRunning, InvalidId
 from tests.contract.places import NOW, event
 
@@ -225,7 +225,7 @@ def test_two_runs_of_a_chain(place: Place) -> None:
         instance={"status": "continued_as_new", "closed_at": NOW, "started_at": NOW, "published": 1},
         events=[event(1)],
         drop_tasks=True,
-        next_run=NewRun(run_id=next_id, args={"n": 2}, seed=9, carried_messages=carried),
+        next_run=place.successor(chain, next_id, args={"n": 2}, seed=9, carried_messages=carried),
     )
 
     state = place.state(chain)
@@ -259,13 +259,17 @@ def test_a_mark_of_a_pause_and_stored_fields_go_on_but_not_where_a_run_is_taken_
     place.write(
         chain,
         instance={"paused": mark, "stored": {"n": 1}},
-        next_run=NewRun(run_id=second, args=2, seed=1),
+        next_run=place.successor(chain, second, args=2, seed=1),
         **on,
     )
     assert (place.row(second).paused, place.row(second).stored) == (mark, {"n": 1})
 
     place.write(
-        chain, instance={"paused": None}, next_run=NewRun(run_id=third, args=2, seed=1, source_run_id=first), **on
+        chain,
+        instance={"paused": None},
+        next_run=place.successor(chain, third, args=2, seed=1),
+        reset_run_id=first,
+        **on,
     )
 
     assert [(place.row(run).paused, place.row(run).stored) for run in place.runs(chain)] == [

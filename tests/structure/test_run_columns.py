@@ -24,8 +24,8 @@ from temporalex_django.authoring.schedules.schedule import OPTIONS, Schedule
 from temporalex_django.authoring.workflow import Workflow, start_options
 from temporalex_django.core.history.attributes import ChildStartedAttributes
 from temporalex_django.db import sql_columns, turn_writes
-from temporalex_django.engine.contracts.records import NewRun, RunRecord
-from temporalex_django.engine.memory.tables import _LABEL_NAMES, MemoryRun
+from temporalex_django.engine.contracts.records import RunRecord
+from temporalex_django.engine.memory.tables import _LABEL_NAMES, RunRow
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.management.outputs import RunListed
 from temporalex_django.models import Instance
@@ -57,8 +57,6 @@ NOT_IN_MEMORY: Final = {
 }
 #: What a description computes from a column and from other rows.
 COMPUTED: Final = {"waiting_for"}
-#: Columns with further values for the next run, which ``NewRun`` does not have: the time of the turn.
-OF_THE_TURN: Final = {"created_at"}
 
 
 class Labelled(Workflow):
@@ -90,21 +88,16 @@ PLACES: Final[dict[str, tuple[Callable[[RunColumn], bool], str, set[str]]]] = {
         "engine_name",
         names_of(RunStart),
     ),
-    "NewRun of engine/contracts/records.py": (
-        lambda column: column.next_run is NextRun.NEW and column.name not in OF_THE_TURN,
-        "engine_name",
-        names_of(NewRun),
-    ),
     "_NEXT of db/turn_writes.py": (next_run(NextRun.NEW), "name", {*turn_writes._NEXT.column_names}),
     "NEW_RUN of db/sql_columns.py": (
         lambda column: column.origin is not Origin.TURN,
         "name",
         {*sql_columns.NEW_RUN.column_names},
     ),
-    "MemoryRun or RunRecord": (
+    "RunRow or RunRecord": (
         lambda column: column.name not in NOT_IN_MEMORY,
         "engine_name",
-        names_of(MemoryRun, RunRecord) | {*_LABEL_NAMES},
+        names_of(RunRow, RunRecord) | {*_LABEL_NAMES},
     ),
     "Description of authoring/backend.py": (shown_in(Place.DESCRIPTION), "output_name", names_of(Description)),
     "RunListed of management/outputs.py": (shown_in(Place.LIST), "output_name", names_of(RunListed)),

@@ -34,7 +34,6 @@ from temporalex_django.engine.blocked import block_cause, block_mark_of
 from temporalex_django.engine.contracts.records import (
     HumanTaskWrite,
     NewEvent,
-    NewRun,
     Outcome,
     RowChanges,
     RunRecord,
@@ -330,20 +329,14 @@ def insert_next(
 
     ``current`` is the newest run so far. ``source`` is the run that was reset, or None after a continue-as-new.
     ``run_id`` is the id of the new run on the cluster, or None until that is known. ``row_id`` is the id of its row
-    (None: a new one). ``options`` are further fields of ``NewRun``.
+    (None: a new one). ``options`` are further values of its record.
     """
     template = source or current
     record = storage.run_records([template.pk])[template.pk]
-    fields = {"args": record.args, "snapshot": record.snapshot, "search_attributes": record.search_attributes}
-    new = NewRun(
-        run_id=row_id or uuid7(),
-        seed=record.seed,
-        source_run_id=None if source is None else source.pk,
-        **(fields | options),
-    )
+    new = record.successor(row_id or uuid7(), **{"seed": record.seed, "snapshot": record.snapshot, **options})
     state.activated_at = state.next_moment(storage.now())
     state.closed = False
-    write = RunWrite(run=state, next_run=new)
+    write = RunWrite(run=state, next_run=new, reset_run_id=None if source is None else source.pk)
     if source is not None and current.is_open:
         write.instance = {
             **_closed_columns("WorkflowTerminated", {"reason": "reset", "run_id": str(new.run_id)}, state.activated_at),

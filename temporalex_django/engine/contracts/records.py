@@ -195,6 +195,14 @@ class RunRecord:
             headers=self.headers,
         )
 
+    def successor(self, run_id: UUID, *, seed: int, **values: Any) -> RunRecord:
+        """Return the record of the next run of the chain, with other ``values`` of the fields that a run determines.
+
+        Without a value it has the present input and search attributes, and nothing else of the run.
+        """
+        own = {"carried_messages": None, "snapshot": None, **values}
+        return replace(self, run_id=run_id, seed=seed, started_at=None, starts_at=None, start_before=None, **own)
+
     def deadline(self, started_at: datetime) -> datetime | None:
         """Return when a run that starts at ``started_at`` times out, or None if it has no timeout."""
         run_deadline = None
@@ -357,24 +365,6 @@ class HumanTaskWrite:
 
 
 @dataclass(slots=True, kw_only=True)
-class NewRun:
-    """The next run of a chain, after continue-as-new, a move or a reset.
-
-    ``source_run_id`` is the run from whose history a reset starts it. With None it follows the present run, and keeps
-    that run's pause and the stored fields of its state. ``snapshot`` is data that the run starts with in addition to
-    its input ``args``, such as that of declared steps. ``search_attributes`` are those that it starts with.
-    """
-
-    run_id: UUID
-    args: Any
-    seed: int
-    carried_messages: CarriedMessages | None = None  # as in ``RunRecord``
-    snapshot: dict[str, Any] | None = None
-    source_run_id: UUID | None = None
-    search_attributes: Mapping[str, Any] | None = None
-
-
-@dataclass(slots=True, kw_only=True)
 class RunWrite:
     """All that a turn stores for one run.
 
@@ -406,7 +396,10 @@ class RunWrite:
     children: list[NewChild] = field(default_factory=list)
     close_children: bool = False  # the run closed: ``parent_close`` decides about its open children
     instance: RowChanges = field(default_factory=RowChanges)
-    next_run: NewRun | None = None
+    # The next run of the chain, after continue-as-new, a move or a reset. It keeps the pause and the stored fields of
+    # the present run, unless a reset starts it from the history of the run ``reset_run_id``.
+    next_run: RunRecord | None = None
+    reset_run_id: UUID | None = None
     notes: Sequence[tuple[str, dict[str, Any]]] = ()  # names and fields of what a process reports to its listeners
     # Commands of a recorded activation, for test environments; the storage needs only the events.
     commands: Sequence[Command] | None = None

@@ -39,7 +39,7 @@ _FREE = frozenset({"rejected", "undelivered", FAULT})
 
 
 @dataclass(slots=True, kw_only=True)
-class MemoryRun:
+class RunRow:
     """The row of a run, with the columns of the database, and the history of the run.
 
     ``facts`` is its record in the engine. ``labels`` has, by name, the columns from its start that the engine does not
@@ -121,7 +121,7 @@ class MemoryTables:
         self.clock = now
         self.undo_log = log = UndoLog()
         self.chains: Table[UUID, RunState] = Table(log)
-        self.runs: Table[UUID, MemoryRun] = Table(log)
+        self.runs: Table[UUID, RunRow] = Table(log)
         self.run_ids: Table[UUID, tuple[UUID, ...]] = Table(log)  # of each chain, oldest first
         self.messages: Table[int, MemoryMessage] = Table(log)
         self.human_tasks: Table[UUID, HumanTaskWrite] = Table(log)
@@ -142,7 +142,7 @@ class MemoryTables:
 
     # -- runs ---------------------------------------------------------------------------------------------------------
 
-    def current_run(self, chain_id: UUID) -> MemoryRun:
+    def current_run(self, chain_id: UUID) -> RunRow:
         """Return the current run of a chain, which is its newest one."""
         return self.runs[self.chains[chain_id].run_id]
 
@@ -151,11 +151,11 @@ class MemoryTables:
 
         ``labels`` has, by name, the columns from its start that the engine does not read.
         """
-        self.runs[record.run_id] = MemoryRun(facts=record, created_at=self.clock, labels=labels)
+        self.runs[record.run_id] = RunRow(facts=record, created_at=self.clock, labels=labels)
         self._chain_of_run[record.run_id] = chain_id
         self.run_ids[chain_id] = (*self.run_ids.get(chain_id, ()), record.run_id)
 
-    def _append_events(self, run: MemoryRun, events: Iterable[NewEvent]) -> None:
+    def _append_events(self, run: RunRow, events: Iterable[NewEvent]) -> None:
         """Append events to the history of a run.
 
         Raises ``ValueError`` if the history already has an event with one of these numbers, because it changed after

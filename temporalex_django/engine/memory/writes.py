@@ -27,7 +27,6 @@ from temporalex_django.engine.contracts.records import (
     Hold,
     HumanTaskWrite,
     InboxMessage,
-    NewRun,
     NewTask,
     Outcome,
     Retry,
@@ -47,7 +46,7 @@ from temporalex_django.engine.external_messages import (
     NewMessage,
 )
 from temporalex_django.engine.ids import resolve_run, run_id_taken_error, uuid7
-from temporalex_django.engine.memory.tables import MemoryMessage, MemoryRun, MemoryTables, Table, start_labels
+from temporalex_django.engine.memory.tables import MemoryMessage, MemoryTables, RunRow, Table, start_labels
 from temporalex_django.engine.run_start import RunStart, open_already_error
 from temporalex_django.engine.scheduling import Capacity, EagerClaim
 from temporalex_django.errors import AmbiguousId, InvalidId
@@ -617,10 +616,10 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
         if state.closed:
             self._open_keys.discard(state.chain_id)
         if write.next_run is not None:
-            self._add_next_run(state, write.next_run)
+            self._add_next_run(state, write.next_run, write.reset_run_id)
         self.chains[state.chain_id] = replace(write.next_state())
 
-    def _change_run(self, run: MemoryRun, write: RunWrite) -> None:
+    def _change_run(self, run: RunRow, write: RunWrite) -> None:
         """Store the columns of a run's row that ``write`` changes; some of them are fields of its record, too."""
         if changes := deep_copy(write.instance):
             record_changes = {name: changes[name] for name in ("started_at", "search_attributes") if name in changes}
@@ -640,11 +639,11 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
             for human_task in open_tasks
         ]
 
-    def _add_next_run(self, state: RunState, next_run: NewRun) -> None:
+    def _add_next_run(self, state: RunState, next_run: RunRecord, reset_run_id: UUID | None) -> None:
         """Add the next run of the chain ``state``, with the columns that it takes from the run before."""
-        like, new = self.runs[next_run.source_run_id or state.run_id], next_run.run_id
-        self._add_run(state.chain_id, _successor_record(like.facts, next_run), labels={**like.labels, **_NO_LABELS})
-        if next_run.source_run_id is None:
+        like, new = self.runs[reset_run_id or state.run_id], next_run.run_id
+        self._add_run(state.chain_id, deep_copy(next_run), labels={**like.labels, **_NO_LABELS})
+        if reset_run_id is None:
             self.runs[new] = replace(self.runs[new], **{name: like.column(name) for name in _CONTINUED})
 
     def _record_leftovers(self, write: RunWrite) -> None:
@@ -758,18 +757,6 @@ class MemoryWrites(MemoryInserts, MemoryTasks):
 
 #: Labels of its start that the next run of a chain does not have.
 _NO_LABELS = {"start_limit": None}
-
-
-def _successor_record(record: RunRecord, new: NewRun) -> RunRecord:
-    """Return the record of the next run of a chain: the record of the present run with the fields of ``new``."""
-    changes = {
-        "args": deep_copy(new.args),
-        "seed": new.seed,
-        "carried_messages": deep_copy(new.carried_messages),
-        "snapshot": deep_copy(new.snapshot),
-        "search_attributes": deep_copy(new.search_attributes),
-    }
-    return replace(record, run_id=new.run_id, started_at=None, starts_at=None, start_before=None, **changes)
 
 
 def _inbox_message(message: PendingMessage) -> InboxMessage:

@@ -17,7 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from temporalex_django.conf import codec
 from temporalex_django.db.inserts import StartedRun, insert_message, insert_start, message_outcome, update_outcome
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.contracts.records import NewEvent, NewRun, NewTask, Outcome, RunState, RunWrite
+from temporalex_django.engine.contracts.records import NewEvent, NewTask, Outcome, RunState, RunWrite
 from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.engine.ids import token, uuid7
 from temporalex_django.engine.run_start import RunStart
@@ -224,8 +224,8 @@ def test_continue_as_new_gives_the_chain_a_new_run(storage: DjangoStorage) -> No
         (run,) = claim(storage)
         stamp = storage.now()
         run.length, run.head_token, run.activations, run.activated_at, run.due_at = 3, 77, 2, stamp, None
-        new = NewRun(
-            run_id=uuid7(),
+        new = storage.run_records([run.run_id])[run.run_id].successor(
+            uuid7(),
             args={"n": 2},
             seed=5,
             carried_messages={"signals": [{"name": "s", "payload": 1}], "cancel": None},

@@ -9,7 +9,7 @@ from temporalex_django.core.failures import error_data, run_failure_cause
 from temporalex_django.core.history.events import CLOSING, end_kinds_of
 from temporalex_django.engine.activity_policy import failed_outcome
 from temporalex_django.engine.blocked import block_mark_of
-from temporalex_django.engine.contracts.records import HumanTaskWrite, NewRun, NewTask, Outcome
+from temporalex_django.engine.contracts.records import HumanTaskWrite, NewTask, Outcome
 from temporalex_django.engine.refusals import RefusedSignal
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import ActionNotPermitted, WorkflowClosed
@@ -59,14 +59,15 @@ class Mirror(MemoryReads):
             state, start = storage.chains[chain_id], report.events[0].attributes
             storage._add_next_run(
                 state,
-                NewRun(
-                    run_id=run_id,
+                storage.current_run(chain_id).facts.successor(
+                    run_id,
                     args=start["args"],
                     seed=start["seed"],
                     carried_messages=run._facts.get("carried"),
                     snapshot=start.get("snapshot"),
                     search_attributes=start.get("search_attributes"),
                 ),
+                None,
             )
             row = storage.runs[run_id]
             storage.runs[run_id] = replace(row, facts=replace(row.facts, attempt=run.run_info.attempt))

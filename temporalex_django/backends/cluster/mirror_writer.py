@@ -138,9 +138,9 @@ class MirrorWriter:
     most before its own, and a busy worker has few commits. Rows that another transaction has locked are tried again
     with what comes next, and another thread sends the Django signals, so no run waits for another one's.
 
-    With ``combines``, rows that change only which activities a run waits for are written within half a second, or with
-    those of the next activation of the run. If the worker dies meanwhile, its runs are compared with the cluster: see
-    ``reconcile``. Workers without a row of their own must not combine, since nobody notices their death.
+    With ``combines``, rows that change at most which activities a run waits for are written within half a second, or
+    with those of the next activation of the run. If the worker dies meanwhile, its runs are compared with the cluster:
+    see ``reconcile``. Workers without a row of their own must not combine, since nobody notices their death.
     """
 
     def __init__(self, alias: str, *, combines: bool = False) -> None:

@@ -49,8 +49,13 @@ logger = logging.getLogger("temporalex_django.backends")
 _DELIVERY: Final = {"start_to_close": 30.0, "retry": RetryPolicy(max_interval=10).as_dict()}
 #: Signals of a run after which it is to continue as new. The server refuses those after 10,000, and suggests nothing.
 MANY_SIGNALS: Final = 8_000
-#: Kinds of events of an activation that changes only which activities a run waits for.
-_ONLY_ACTIVITIES: Final = frozenset({"WorkflowStarted", "ActivationStarted", "ActivityScheduled", "ActivityCompleted"})
+#: Kinds of events of an activation that changes no more of a row than which activities the run waits for.
+_LITTLE: Final = frozenset(
+    {
+        *("WorkflowStarted", "ActivationStarted", "ActivityScheduled", "ActivityCompleted"),
+        *("SignalReceived", "UpdateAccepted", "UpdateCompleted", "UpdateFailed"),
+    }
+)
 #: Seconds after the last write of the rows of a run within which the next one may be combined with a later one. So the
 #: rows that a dead worker has left behind are among those that were written so shortly before.
 COMBINED_AFTER: Final = 10.0
@@ -114,6 +119,8 @@ class _Written:
     EMPTY: ClassVar[_Written]
 
     at: float
+    status: str
+    waits: Sequence[Any]
     publications: int
     accepts: Mapping[str, Any]
     search_attributes: Mapping[str, Any]
@@ -122,22 +129,38 @@ class _Written:
     @classmethod
     def of(cls, run: ObservedRun) -> _Written:
         seen = run.visible
-        return cls(time.monotonic(), seen.publications, seen.accepts, dict(seen.search_attributes), seen.stored)
+        return cls(
+            at=time.monotonic(),
+            status=seen.status,
+            waits=seen.waits,
+            publications=seen.publications,
+            accepts=seen.accepts,
+            search_attributes=dict(seen.search_attributes),
+            stored=seen.stored,
+        )
 
     def differs_little(self, run: ObservedRun) -> bool:
-        """Return True if the activation has changed only which activities the run waits for."""
+        """Return True if the activation has changed at most which activities the run waits for."""
         seen = run.visible
         return (
             time.monotonic() - self.at < COMBINED_AFTER
-            and seen.status == "running"
+            and (seen.status == "running" or (seen.status, seen.waits) == (self.status, self.waits))
             and not (run.closing or run.human_tasks or run.failed_signals or run.lost or seen.human_tasks)
-            and all(event.kind in _ONLY_ACTIVITIES for event in run.events)
+            and all(event.kind in _LITTLE for event in run.events)
             and (seen.publications, dict(seen.accepts)) == (self.publications, dict(self.accepts))
             and (dict(seen.search_attributes), seen.stored) == (self.search_attributes, self.stored)
         )
 
 
-_Written.EMPTY = _Written(float("inf"), 0, {"signals": [], "updates": []}, {}, {})
+_Written.EMPTY = _Written(
+    at=float("inf"),
+    status="pending",
+    waits=[],
+    publications=0,
+    accepts={"signals": [], "updates": []},
+    search_attributes={},
+    stored={},
+)
 
 
 class Observer(Protocol):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from temporalex_django import NoReply, Ok, Stop, Workflow, activity, api
+from temporalex_django import NoReply, Ok, Reply, Stop, Workflow, activity, api
 from temporalex_django.backends.cluster import mirror, mirror_writer, reconcile
 from temporalex_django.backends.cluster.mirror_writer import MirrorWriter
 from temporalex_django.backends.cluster.mirrored_run import ObservedRun
@@ -166,11 +166,16 @@ class CombinedSteps(Workflow):
         api.publish_state("half")
         await one_step()
         await one_step()
-        state = {"go": lambda _, state: Stop(state), "note": lambda _, state: NoReply(state)}
-        return Ok(await api.phase(1, signal=state))
+        signals = {"go": lambda _, state: Stop(state), "note": lambda _, state: NoReply(state)}
+        return Ok(await api.phase(1, signal=signals, update={"show": self.show}))
+
+    def show(self, args: Any, state: int) -> Any:
+        if args:
+            api.publish_state(args)
+        return Reply(state, state)
 
 
-def test_only_activations_that_wait_for_activities_are_combined(
+def test_activations_are_combined_that_change_nothing_for_others(
     cluster: Any, start_worker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[str, int]] = []
@@ -185,9 +190,13 @@ def test_only_activations_that_wait_for_activities_are_combined(
     with start_worker():
         run = CombinedSteps.start(None, id=f"combined-{uuid.uuid4().hex[:8]}")
         wait_for(lambda: run.describe().accepts["signals"])
+        assert run.update("show") == 1
+        run.signal("note")
+        wait_for(lambda: any(number == 8 for _, number in seen))
+        assert run.update("show", "all") == 1
         run.signal("go")
         assert run.result(timeout=20) == 1
     soon = [number for name, number in seen if name == "observe_soon"]
     at_once = [number for name, number in seen if name == "observe"]
-    # 4 publishes, 6 opens the phase, and 7 ends the run.
-    assert (soon, at_once) == ([1, 2, 3, 5], [4, 6, 7])
+    # 4 publishes, 6 opens the phase, 9 publishes, and 10 ends the run.
+    assert (soon, at_once) == ([1, 2, 3, 5, 7, 8], [4, 6, 9, 10])

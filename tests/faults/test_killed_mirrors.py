@@ -17,8 +17,8 @@ from django.contrib.auth.models import Group
 from temporalex_django.backends.cluster import reads
 from temporalex_django.backends.cluster.runs import find_on_cluster
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.models import Instance, Permit
-from tests.faults.mirrored.workflows import BookingRun, CrowdedRun
+from temporalex_django.models import Chain, Instance, Permit
+from tests.faults.mirrored.workflows import BookingRun, CountingPhase, CrowdedRun
 from tests.integration.cluster.conftest import cluster as cluster  # noqa: PLC0414 - a fixture
 from tests.support import processes
 from tests.support.campaign import REPEATED
@@ -92,6 +92,24 @@ def test_a_limit_holds_over_processes_and_a_killed_one_gives_its_places_back(
             assert len(counts) == 12
             assert max(counts) == 2
             wait_for(lambda: not Permit.objects.filter(started=True).exists())
+
+
+def test_rows_that_a_killed_worker_had_still_to_write_are_written_by_another(
+    cluster: dict[str, Any], worker_env: dict[str, str], tmp_path: Path
+) -> None:
+    """The worker has answered an update, and keeps the row for the next activation, which never comes."""
+    command, env = ["temporalex", "worker", "--queues", QUEUE], {**worker_env, "TX_TEST_SOON": "3600"}
+    handle = CountingPhase.start(None, id=f"counting-{uuid.uuid4().hex[:8]}")
+    started = Instance.objects.get(pk=handle.run_id)
+    chain = Chain.objects.filter(pk=started.chain_id).values_list("activations", flat=True)
+    with processes.running(command, env, tmp_path / "killed.log") as killed:
+        wait_for(lambda: handle.describe().accepts["updates"])
+        assert handle.update("count") == 1
+        os.killpg(killed.pid, signal.SIGKILL)
+    assert chain.get() == 1
+    with processes.running(command, env, tmp_path / "other.log"):
+        wait_for(lambda: chain.get() == 2, seconds=60)
+        assert handle.update("count") == 2
 
 
 def _compare(handle: Any) -> None:

@@ -9,10 +9,15 @@ from typing import Any
 
 from django.contrib.auth.models import Group
 
-from temporalex_django import Ok, Workflow, activity, activity_context, api, once
+from temporalex_django import Ok, Reply, Workflow, activity, activity_context, api, once
+from temporalex_django.backends.cluster import mirror_writer
 from temporalex_django.liveness.process_identity import identity_of
 
 QUEUE = os.environ.get("TX_TEST_QUEUE", "mirrored")
+
+#: Seconds for which rows may be combined with later ones, if a test sets them.
+if soon := os.environ.get("TX_TEST_SOON"):
+    mirror_writer._SOON = float(soon)  # type: ignore[misc] # a constant elsewhere
 
 
 @activity(atomic=True)
@@ -68,3 +73,15 @@ class BookingRun(Workflow):
             await api.wait_for_signal("go")
         booked.append(await book_by_key(f"{name}-b"))
         return Ok(booked)
+
+
+class CountingPhase(Workflow):
+    """Counts updates, and publishes nothing."""
+
+    task_queue = QUEUE
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await api.phase(0, update={"count": self.count}))
+
+    def count(self, args: Any, state: int) -> Any:
+        return Reply(state + 1, state + 1)

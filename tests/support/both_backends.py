@@ -203,21 +203,22 @@ def drain(*, timeout: float | None = 20.0, **options: Any) -> int:
 def _any_open_run(look: Any) -> bool:
     """Return True if ``look`` is true for any open run of the tables that is on the cluster."""
     rows = Instance.objects.filter(chain__closed=False, cluster_id__isnull=False)
-    runs = dict(rows.order_by("id").values_list("cluster_id", "blocked"))
+    runs: dict[str, Any] = dict(rows.order_by("id").values_list("cluster_id", "blocked"))
     if not runs:
         return False
     client = cluster_client()
 
     async def ask(sdk: Any) -> list[bool]:
-        return await asyncio.gather(
-            *(look(sdk, client, cluster_id, blocked is not None) for cluster_id, blocked in runs.items())
-        )
+        return await asyncio.gather(*(look(sdk, client, cluster_id, runs) for cluster_id in runs))
 
     return any(client.call(ask))
 
 
-async def _is_busy(sdk: Any, client: Any, cluster_id: str, is_blocked: bool) -> bool:
-    """Return True if the run goes on by itself. The server repeats a task for which the database had no time."""
+async def _is_busy(sdk: Any, client: Any, cluster_id: str, runs: dict[str, Any]) -> bool:
+    """Return True if the run goes on by itself. ``runs`` has the marks of all open runs, by their ids on the cluster.
+
+    The server repeats a task for which the database had no time, and tells a parent of the end of a child.
+    """
     request = service.DescribeWorkflowExecutionRequest(
         namespace=client.namespace, execution=calls.execution(_run(cluster_id))
     )
@@ -226,12 +227,14 @@ async def _is_busy(sdk: Any, client: Any, cluster_id: str, is_blocked: bool) -> 
     except RPCError:
         return False
     task = answer.pending_workflow_task
-    if answer.HasField("pending_workflow_task") and (task.attempt <= 1 or not is_blocked):
+    if answer.HasField("pending_workflow_task") and (task.attempt <= 1 or runs[cluster_id] is None):
+        return True
+    if any(child.workflow_id not in runs for child in answer.pending_children):
         return True
     return any(activity.state == _STARTED or activity.attempt <= 1 for activity in answer.pending_activities)
 
 
-async def _terminate(sdk: Any, client: Any, cluster_id: str, is_blocked: bool) -> bool:
+async def _terminate(sdk: Any, client: Any, cluster_id: str, runs: dict[str, Any]) -> bool:
     try:
         await sdk.workflow_service.terminate_workflow_execution(
             calls.terminate_request(client, _run(cluster_id), reason="the test has ended")

@@ -244,6 +244,8 @@ class ClusterWorker:
                 nexus_supplier=fixed,
             ),
             activity_task_poller_behavior=PollerBehaviorSimpleMaximum(maximum=_ACTIVITY_POLLERS),
+            # Without an id, the SDK reads the code of all modules to make one, which takes seconds.
+            build_id=None if self._deployment else deployments.code_digest(),
             deployment_config=self._deployment,
             graceful_shutdown_timeout=timedelta(seconds=self._drain_seconds),
         )

@@ -106,8 +106,11 @@ class ClusterKind(ABC):
         if run.is_behind:
             raise DeliveryFailed("earlier messages to the run are still to be sent", uses_try=False)
         if run.first_run_id is None:
-            text = f"{run.label} was never started on the cluster, because its start was refused or dropped"
-            raise DeliveryRefused(WorkflowNotFound(text))
+            raise DeliveryRefused(
+                WorkflowNotFound(
+                    f"{run.label} was never started on the cluster, because its start was refused or dropped"
+                )
+            )
         return Prepared(row, run, cluster_client())
 
     def send(self, prepared: Prepared) -> Any:
@@ -141,9 +144,10 @@ class ClusterKind(ABC):
     def refusal(self, error: RPCError, prepared: Prepared) -> TemporalexError:
         """Return the error of this package for an answer that refuses the row."""
         kind = prepared.row.kind.partition(".")[2]
+        label = f"{kind} of {prepared.run.label}"
         if is_gone(error):
             return WorkflowClosed(f"{prepared.run.label} is closed: {kind} refused")
-        return ActionNotPossible(f"{kind} of {prepared.run.label}: the Temporal cluster refused it: {error.message}")
+        return ActionNotPossible(f"{label}: the Temporal cluster refused it: {error.message}")
 
     def settling(self, row: OutboxRow, answer: Any, storage: DjangoStorage) -> Sequence[Update] | None:
         """Return the updates that store the answer; most store nothing."""

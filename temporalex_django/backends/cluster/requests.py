@@ -265,13 +265,13 @@ class ClusterRequest:
         The id of a message that the run has not taken is free again, and its human task has no pending decision.
         """
         chain_id, message_id, storage = self.target.chain_id, self.call.message_id, self.storage
-        taken = outcome if outcome is not None and outcome.status in _TAKEN else None
+        is_taken = outcome is not None and outcome.status in _TAKEN
         with storage.transaction():
             if self._row is not None:
-                outgoing.settle_request(self._row, is_taken=taken is not None, storage=storage)
-            elif taken is not None:
-                outgoing.store_outcome(chain_id, message_id, taken, storage=storage)
-            if taken is None:
+                outgoing.settle_request(self._row, is_taken=is_taken, storage=storage)
+            elif outcome is not None and is_taken:
+                outgoing.store_outcome(chain_id, message_id, outcome, storage=storage)
+            if not is_taken:
                 outgoing.forget_message(chain_id, message_id, storage=storage)
 
     def outcome(self) -> Outcome | None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.auth import get_user_model
 from django.db import transaction
+from temporalio.api.workflowservice import v1 as service
 
 from temporalex_django.backends.cluster import calls
 from temporalex_django.backends.cluster import client as clients
@@ -116,8 +117,8 @@ def test_a_dead_letter_is_read_and_dropped(shop: str, page: Any) -> None:
     client = cluster_client()
     address = find_on_cluster(Instance.objects.get().chain_id, storage=host().storage())
     # Somebody terminates it on the server, which no worker sees.
-    request = calls.terminate_request(client, address, reason="by hand")
-    client.call(lambda sdk: sdk.workflow_service.terminate_workflow_execution(request))
+    kind = service.TerminateWorkflowExecutionRequest
+    client.ask(calls.make_request(client, kind, address, reason="by hand"))
     with transaction.atomic():
         cart.signal("checkout")
     run_until_idle()

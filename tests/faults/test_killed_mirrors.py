@@ -116,7 +116,7 @@ def _compare(handle: Any) -> None:
     """The row of an open run says what its history says."""
     run = Instance.objects.get(pk=handle.run_id)
     address = find_on_cluster(run.chain_id, storage=DjangoStorage())
-    state = reads.state_of(address, run_id=address.run_id)
+    state = reads.state_of(address)
     assert (run.status, run.waiting_for, run.published_state) == (
         state["status"],
         state["waiting_for"],

@@ -175,7 +175,7 @@ def cluster_routing(entry: dict[str, Any]) -> Iterator[None]:
         use_settings(entry, patch)
         start_request = calls.start_request
         patch.setattr(
-            calls, "start_request", lambda client, **options: start_request(client, **{**options, "queue": _QUEUE})
+            calls, "start_request", lambda *args, **options: start_request(*args, **{**options, "queue": _QUEUE})
         )
         patch.setattr(database, "run_until_idle", drain)
         yield
@@ -237,7 +237,9 @@ async def _is_busy(sdk: Any, client: Any, cluster_id: str, runs: dict[str, Any])
 async def _terminate(sdk: Any, client: Any, cluster_id: str, runs: dict[str, Any]) -> bool:
     try:
         await sdk.workflow_service.terminate_workflow_execution(
-            calls.terminate_request(client, _run(cluster_id), reason="the test has ended")
+            calls.make_request(
+                client, service.TerminateWorkflowExecutionRequest, _run(cluster_id), reason="the test has ended"
+            )
         )
     except RPCError:
         return False
@@ -245,9 +247,7 @@ async def _terminate(sdk: Any, client: Any, cluster_id: str, runs: dict[str, Any
 
 
 def _run(cluster_id: str) -> ClusterRun:
-    return ClusterRun(
-        cluster_id=cluster_id, chain_id=uuid.UUID(int=0), workflow="", workflow_id="", first_run_id=None, run_id=None
-    )
+    return ClusterRun(cluster_id=cluster_id, chain_id=uuid.UUID(int=0), workflow="", workflow_id="")
 
 
 def _terminate_open_runs() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+from temporalio.api.common.v1 import Payloads as ApiPayloads
 from temporalio.api.errordetails.v1 import QueryFailedFailure
 from temporalio.api.failure.v1 import Failure
 from temporalio.service import RPCError, RPCStatusCode
@@ -14,36 +15,22 @@ from temporalex_django.backends.cluster.client import ClusterUnavailable
 from temporalex_django.core.failures import error_line
 from temporalex_django.engine.activity_policy import FAULT, failed_outcome
 from temporalex_django.engine.contracts.records import Outcome
-from temporalex_django.errors import ActionNotPossible, UpdateTimeout
+from temporalex_django.errors import ActionNotPossible, HistoryGone, UpdateTimeout
 from temporalex_django.temporal.failures import read_failure
 from temporalex_django.temporal.payloads import Payloads
 
-#: Statuses of answers that may be others at the next try.
-_TRANSIENT: Final = frozenset(
-    {
-        RPCStatusCode.UNAVAILABLE,
-        RPCStatusCode.DEADLINE_EXCEEDED,
-        RPCStatusCode.CANCELLED,
-        RPCStatusCode.RESOURCE_EXHAUSTED,
-        RPCStatusCode.ABORTED,
-        RPCStatusCode.INTERNAL,
-        RPCStatusCode.UNKNOWN,
-        # A key that has expired, or a namespace that is not there yet: people correct that.
-        RPCStatusCode.UNAUTHENTICATED,
-        RPCStatusCode.PERMISSION_DENIED,
-    }
-)
-
-
+#: Statuses for a key that has expired, or a namespace that is not there yet: people correct that.
+_DENIED: Final = frozenset({RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED})
 #: Statuses with which the cluster takes no request of this project: it is away, or does not accept the key.
-_AWAY: Final = frozenset(
-    {
-        RPCStatusCode.UNAVAILABLE,
-        RPCStatusCode.DEADLINE_EXCEEDED,
-        RPCStatusCode.UNAUTHENTICATED,
-        RPCStatusCode.PERMISSION_DENIED,
-    }
-)
+_AWAY: Final = _DENIED | {RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED}
+#: Statuses of answers that may be others at the next try.
+_TRANSIENT: Final = _AWAY | {
+    RPCStatusCode.CANCELLED,
+    RPCStatusCode.RESOURCE_EXHAUSTED,
+    RPCStatusCode.ABORTED,
+    RPCStatusCode.INTERNAL,
+    RPCStatusCode.UNKNOWN,
+}
 #: Parts of the text of ``UNKNOWN`` for a request during which the connection to the server has broken.
 _BROKEN: Final = ("transport error", "error reading a body from connection", "h2 protocol error")
 
@@ -76,7 +63,8 @@ def report_unavailable(label: str, *, update_id: str | None = None, reads: bool 
 
     ``UpdateTimeout`` means that the cluster did not answer, or cannot answer now. Its code is ``unknown``, unless the
     request ``reads`` or the cluster does not accept the key: then nothing was done. ``ActionNotPossible`` means that it
-    refused the request. ``label`` names the call in the message.
+    refused the request, and ``HistoryGone`` that the run to be read is not there. ``label`` names the call in the
+    message.
     """
     code = None if reads else "unknown"
     try:
@@ -85,12 +73,13 @@ def report_unavailable(label: str, *, update_id: str | None = None, reads: bool 
         raise UpdateTimeout(f"{label}: {exc}; try again", update_id=update_id, code=code) from exc
     except RPCError as exc:
         if is_transient(exc):
-            is_denied = exc.status in (RPCStatusCode.UNAUTHENTICATED, RPCStatusCode.PERMISSION_DENIED)
             raise UpdateTimeout(
                 f"{label}: the Temporal cluster says {exc.status.name}: {exc.message}; try again",
                 update_id=update_id,
-                code=None if is_denied else code,
+                code=None if exc.status in _DENIED else code,
             ) from exc
+        if reads and is_gone(exc):
+            raise HistoryGone(f"{label}: the Temporal cluster no longer has the run") from exc
         raise ActionNotPossible(f"{label}: the Temporal cluster refused it: {exc.message}") from exc
 
 
@@ -111,6 +100,11 @@ def report_unwritten(label: str) -> Iterator[None]:
         ) from exc
 
 
+def first_value(values: ApiPayloads, payloads: Payloads) -> Any:
+    """Return the first of the values in an answer, or None if there is none."""
+    return payloads.decode(values.payloads[0]) if values.payloads else None
+
+
 def outcome_of_failure(failure: Failure, payloads: Payloads) -> Outcome:
     """Return the outcome of an update that was rejected or failed."""
     attributes = read_failure(failure, payloads)
@@ -123,8 +117,7 @@ def outcome_of_failure(failure: Failure, payloads: Payloads) -> Outcome:
 
 def query_failure(error: RPCError, payloads: Payloads) -> dict[str, Any]:
     """Return the attributes of the error with which a query has failed: ``code`` and ``message``, if it has them."""
-    status = error.grpc_status
-    for detail in status.details:
+    for detail in error.grpc_status.details:
         failed = QueryFailedFailure()
         if detail.Is(QueryFailedFailure.DESCRIPTOR) and detail.Unpack(failed) and failed.HasField("failure"):
             return read_failure(failed.failure, payloads)

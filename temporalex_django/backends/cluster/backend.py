@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from contextvars import ContextVar
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -15,9 +13,8 @@ from temporalex_django.backends.cluster.ids import cluster_id
 from temporalex_django.backends.cluster.requests import ClusterRequest
 from temporalex_django.backends.cluster.runs import adopt
 from temporalex_django.backends.host import inside_transaction
-from temporalex_django.backends.protocol import OperatorCall, RequestCall, RunQueryCall, RunTarget
+from temporalex_django.backends.protocol import OperatorCall, RunQueryCall, RunTarget
 from temporalex_django.conf import codec
-from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.core.names import TEMPORAL
 from temporalex_django.db import outbox
@@ -35,6 +32,7 @@ from temporalex_django.db.messages import inbox
 from temporalex_django.db.messages.inbox import HandledMessage
 from temporalex_django.db.outbox import OutboxRow
 from temporalex_django.db.paced_starts import write_waiting_run
+from temporalex_django.db.retention import delete_chain
 from temporalex_django.db.sql_columns import sender_from_columns
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
@@ -43,7 +41,7 @@ from temporalex_django.engine.external_messages import MessageFingerprint
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.errors import AlreadyRunning
-from temporalex_django.models import ActivityTask, Instance, Outbox
+from temporalex_django.models import Instance, Outbox
 
 #: Rows that operations of the calling thread have written and not sent.
 _own_rows: ContextVar[tuple[OutboxRow, ...]] = ContextVar("temporalex_own_rows", default=())
@@ -115,31 +113,16 @@ class ClusterBackend:
     def start_many(self, starts: Sequence[RunStart], *, storage: DjangoStorage) -> list[StartedRun | AlreadyRunning]:
         """Insert the rows of these chains, and a row of the outbox for each. See ``insert_many``."""
         results = insert_many(starts, storage=storage)
-        pairs = zip(starts, results, strict=True)
-        self._adopt([(start, result) for start, result in pairs if isinstance(result, StartedRun)], storage)
-        return results
-
-    def _adopt(self, pairs: Sequence[tuple[RunStart, StartedRun]], storage: DjangoStorage) -> None:
+        pairs = [(start, ids) for start, ids in zip(starts, results, strict=True) if isinstance(ids, StartedRun)]
         adopt([(ids.chain_id, cluster_id(start, ids.chain_id)) for start, ids in pairs], storage=storage)
         now = storage.now()
         for start, ids in pairs:
             self._insert(ids.chain_id, "start", {}, due_at=start.starts_at(now), storage=storage)
+        return results
 
-    def _insert(
-        self,
-        chain_id: UUID,
-        kind: str,
-        body: dict[str, Any],
-        *,
-        due_at: datetime | None = None,
-        sender: Sender | None = None,
-        hold_seconds: float = 0.0,
-        storage: DjangoStorage,
-    ) -> None:
-        row = outgoing.insert(
-            chain_id, kind, body, due_at=due_at, sender=sender, hold_seconds=hold_seconds, storage=storage
-        )
-        if due_at is None:
+    def _insert(self, chain_id: UUID, kind: str, body: dict[str, Any], **options: Any) -> None:
+        row = outgoing.insert(chain_id, kind, body, **options)
+        if options.get("due_at") is None:
             _note_own(row)
 
     def replace_input(self, start: RunStart, sender: Sender | None, *, storage: DjangoStorage) -> StartedRun | None:
@@ -159,11 +142,8 @@ class ClusterBackend:
         run = next((row for row in runs if (row.start_limit or {}).get("debounce") is not None), None)
         if run is None:
             return None
-        rows = (
-            Outbox.objects.using(storage.alias)
-            .select_for_update(of=("self",))
-            .filter(chain=run.chain_id, kind=f"{DESTINATION}.start", tries=0)
-        )
+        rows = Outbox.objects.using(storage.alias).select_for_update(of=("self",))
+        rows = rows.filter(chain=run.chain_id, kind=f"{DESTINATION}.start", tries=0)
         begin = start.begins_at(now)
         if not rows or not rows.update(due_at=begin):
             return None
@@ -184,37 +164,27 @@ class ClusterBackend:
         storage: DjangoStorage,
     ) -> InsertedMessage:
         """Insert a signal or a cancel request into the outbox. Raises ``MessageIdTaken``."""
-        hold_seconds, replaced = _seconds_to_hold(storage), None
+        options: Any = {"hold_seconds": _seconds_to_hold(storage), "storage": storage}
         if kind == "cancel":
-            self._insert(
-                target.chain_id, "cancel", {"reason": body["reason"]}, hold_seconds=hold_seconds, storage=storage
-            )
+            self._insert(target.chain_id, "cancel", {"reason": body["reason"]}, **options)
             return InsertedMessage(0, True)
-        with nullcontext() if message_id is None else storage.transaction():
-            if message_id is not None:
-                fingerprint = MessageFingerprint(kind, name, body, sender)
-                earlier = find_message(target.chain_id, message_id, storage=storage)
-                if earlier is not None and not outgoing.forget_refused(target.chain_id, message_id, storage=storage):
-                    replaced = delete_replaced(target.chain_id, message_id, fingerprint, storage=storage)
-                    if replaced is None:
-                        earlier[1].require_same(message_id, fingerprint, exact=exact)
-                        return InsertedMessage(earlier[0], False)
-                outgoing.note_message(
-                    target, kind=kind, name=name, body=body, message_id=message_id, sender=sender, storage=storage
-                )
-            signal = {
-                "name": name,
-                "payload": body,
-                "id": message_id,
-                "sender": calls.sender_data(sender),
-                "headers": headers,
-            }
-            self._insert(target.chain_id, "signal", signal, sender=sender, hold_seconds=hold_seconds, storage=storage)
+        signal = {"name": name, **calls.message_body(body, message_id=message_id, sender=sender, headers=headers)}
+        if message_id is None:
+            self._insert(target.chain_id, "signal", signal, sender=sender, **options)
+            return InsertedMessage(0, True)
+        with storage.transaction():
+            replaced, message = None, MessageFingerprint(kind, name, body, sender)
+            earlier = find_message(target.chain_id, message_id, storage=storage)
+            if earlier is not None and not outgoing.forget_refused(target.chain_id, message_id, storage=storage):
+                replaced = delete_replaced(target.chain_id, message_id, message, storage=storage)
+                if replaced is None:
+                    earlier[1].require_same(message_id, message, exact=exact)
+                    return InsertedMessage(earlier[0], False)
+            outgoing.note_message(target, message_id, message, storage=storage)
+            self._insert(target.chain_id, "signal", signal, sender=sender, **options)
         return InsertedMessage(0, True, replaced=replaced)
 
-    def request(self, call: RequestCall) -> ClusterRequest:
-        """Return the message of ``call``, an update, a resume or a decision. Nothing is sent before its ``begin``."""
-        return ClusterRequest(call)
+    request = ClusterRequest
 
     # -- reads --------------------------------------------------------------------------------------------------------
 
@@ -228,52 +198,42 @@ class ClusterBackend:
             return call.answer_built_in()
         return reads.query(call)
 
-    def open_tasks(self, target: RunTarget, *, limit: int, storage: DjangoStorage) -> list[ActivityTask]:
-        """Return the first ``limit`` open activities of the selected run, as the cluster reports them.
-
-        See ``pending.open_tasks``.
-        """
-        return pending.open_tasks(target, limit=limit, storage=storage)
-
-    def history(self, target: RunTarget, *, storage: DjangoStorage, timeout: float | None = None) -> list[HistoryEvent]:
-        """Return the events of the selected run, with which a worker answers a query.
-
-        ``timeout`` is in seconds (None: ``reads.QUERY_SECONDS``). Raises ``QueryFailed``, and ``QueryTimeout`` if no
-        worker answers in time.
-        """
-        return reads.history(target, storage=storage, timeout=timeout or reads.QUERY_SECONDS)
-
-    def closing(self, target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | None:
-        """Return ``(status of the last run, attributes of its closing event)``; None while the chain is open.
-
-        They come from the rows, which are corrected first if the cluster has closed the run without a worker.
-        """
-        return reads.closing(target, storage=storage)
+    open_tasks = staticmethod(pending.open_tasks)
+    history = staticmethod(reads.history)
+    closing = staticmethod(reads.closing)
 
     # -- what operators do --------------------------------------------------------------------------------------------
 
     def operate(self, call: OperatorCall) -> Any:
-        """Perform the operation that ``call.name`` names. See ``operate.OPERATIONS`` for those that the server does."""
-        if (operation := operate.OPERATIONS.get(call.name)) is not None:
-            return operation(call)
-        return self._close(call)
+        """Perform the operation that ``call.name`` names. See ``operate.OPERATIONS`` for those that the server does.
 
-    def _close(self, call: OperatorCall) -> None:
-        """Terminate the run, or request the cancellation of a graph.
-
-        Termination closes the rows at once, and the outbox then terminates the run on the cluster. A start that nobody
-        has begun to send is never sent. Writes the audit row.
+        The others change rows in a transaction, with the audit row. Rows of the outbox in it take them to the cluster.
+        Termination closes the rows at once. A start that nobody has begun to send is never sent.
         """
-        storage, target = call.storage, call.target
+        if call.name in operate.OPERATIONS:
+            return operate.perform(call)
+        storage, chain_id, reason = call.storage, call.target.chain_id, {"reason": call.reason}
         with storage.transaction():
             run = call.lock_run()
+            call.record(call.target.audit_subject, reason=call.reason)
             if call.name == "cancel":
-                self._insert(target.chain_id, "cancel", {"reason": call.reason}, storage=storage)
+                self._insert(chain_id, "cancel", reason, storage=storage)
+            elif call.name == "delete":
+                self._delete(chain_id, storage)
             else:
-                mirror.close_locked(run, "terminated", {"reason": call.reason}, storage=storage)
-                if not outgoing.drop_unsent_start(target.chain_id, storage=storage):
-                    self._insert(target.chain_id, "terminate", {"reason": call.reason}, storage=storage)
-            call.record(target.audit_subject, reason=call.reason)
+                mirror.close_locked(run, "terminated", reason, storage=storage)
+                if not outgoing.drop_unsent_start(chain_id, storage=storage):
+                    self._insert(chain_id, "terminate", reason, storage=storage)
+        return None
+
+    def _delete(self, chain_id: UUID, storage: DjangoStorage) -> None:
+        """Delete the rows of a chain. A row of the outbox deletes its runs on the cluster later."""
+        rows = Instance.objects.using(storage.alias).filter(chain=chain_id)
+        runs = [str(run_id) for run_id in rows.values_list("cluster_run_id", flat=True) if run_id is not None]
+        cluster_id = rows.values_list("cluster_id", flat=True).first()
+        delete_chain(chain_id, storage=storage)
+        if runs:  # otherwise its start was never sent
+            outgoing.insert(chain_id, "delete", {"cluster_id": cluster_id, "runs": runs}, storage=storage)
 
     def close_locked(self, call: OperatorCall, status: str, run: RunState) -> None:
         """Close a run that has not begun, whose chain the open transaction has locked. Its start is never sent."""
@@ -291,12 +251,8 @@ class ClusterBackend:
         if row is None:
             return None
         sender = sender_from_columns(row.sender_key, row.sender_name)
-        signal = {
-            "name": row.name,
-            "payload": codec().decode(bytes(row.body)),
-            "id": message_id,
-            "sender": calls.sender_data(sender),
-            "headers": row.headers,
-        }
+        payload = codec().decode(bytes(row.body))
+        message = calls.message_body(payload, message_id=message_id, sender=sender, headers=row.headers)
+        signal = {"name": row.name, **message}
         self._insert(call.target.chain_id, "signal", signal, sender=sender, storage=call.storage)
         return inbox.handled_message(row)

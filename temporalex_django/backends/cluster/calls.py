@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final, TypeVar
 
-from temporalio.api.common.v1 import Header, Memo, Payload, Payloads, WorkflowExecution, WorkflowType
+from google.protobuf.message import Message
+from temporalio.api.common.v1 import Header, Memo, Payloads, WorkflowExecution, WorkflowType
 from temporalio.api.enums.v1 import (
-    QueryRejectCondition,
     UpdateWorkflowExecutionLifecycleStage,
     WorkflowIdConflictPolicy,
     WorkflowIdReusePolicy,
 )
-from temporalio.api.query.v1 import WorkflowQuery
 from temporalio.api.taskqueue.v1 import TaskQueue
-from temporalio.api.update.v1 import Input, Meta, Request, UpdateRef, WaitPolicy
+from temporalio.api.update.v1 import Input, Meta, Request, WaitPolicy
 from temporalio.api.workflowservice import v1 as service
 
 from temporalex_django.backends.cluster import names as own_names
@@ -24,7 +23,12 @@ from temporalex_django.backends.cluster.runs import ClusterRun
 from temporalex_django.core.messages.sender import Headers, Sender
 from temporalex_django.temporal import names
 
-_COMPLETED = UpdateWorkflowExecutionLifecycleStage.UPDATE_WORKFLOW_EXECUTION_LIFECYCLE_STAGE_COMPLETED
+R = TypeVar("R", bound=Message)
+
+#: A request about an update waits until the run has answered it.
+WAIT_POLICY: Final = WaitPolicy(
+    lifecycle_stage=UpdateWorkflowExecutionLifecycleStage.UPDATE_WORKFLOW_EXECUTION_LIFECYCLE_STAGE_COMPLETED
+)
 
 
 def execution(run: ClusterRun, *, run_id: str | None = None) -> WorkflowExecution:
@@ -32,21 +36,43 @@ def execution(run: ClusterRun, *, run_id: str | None = None) -> WorkflowExecutio
     return WorkflowExecution(workflow_id=run.cluster_id, run_id=run_id or "")
 
 
-def headers(client: ClusterClient, **values: Any) -> Header:
-    """Return a ``Header`` with the encoded ``values`` that are not None. Their names are in ``temporal.names``."""
-    fields: Mapping[str, Payload] = {
-        name: client.payloads.encode(value) for name, value in values.items() if value is not None
+def make_request(
+    client: ClusterClient, kind: type[R], run: ClusterRun, *, run_id: str | None = None, **fields: Any
+) -> R:
+    """Return a request of the class ``kind`` about a run: ``fields``, and what the class has of the common fields.
+
+    The common fields are the namespace, the identity of this process, the address of the run, and the first run of its
+    chain. ``run_id`` selects the run by its id on the cluster; None means the newest run with its cluster id.
+    """
+    address = execution(run, run_id=run_id)
+    common = {
+        "namespace": client.namespace,
+        "identity": client.identity,
+        "execution": address,
+        "workflow_execution": address,
+        "workflow_id": address.workflow_id,
+        "run_id": address.run_id,
+        "first_execution_run_id": run.first_run_id or "",
     }
-    return Header(fields=fields)
+    return kind(**{name: common[name] for name in common.keys() & kind.DESCRIPTOR.fields_by_name.keys()}, **fields)
+
+
+def payloads_of(client: ClusterClient, *values: Any) -> Payloads:
+    """Return the encoded ``values`` as arguments."""
+    return Payloads(payloads=[client.payloads.encode(value) for value in values])
+
+
+def _header(client: ClusterClient, message: Mapping[str, Any], **values: Any) -> Header:
+    """Return the header of a message, with further ``values``. Values that are None are left out."""
+    values |= {names.SENDER: message["sender"], names.HEADERS: message["headers"]}
+    return Header(fields={name: client.payloads.encode(value) for name, value in values.items() if value is not None})
 
 
 def start_request(
     client: ClusterClient,
+    run: ClusterRun,
     *,
-    cluster_id: str,
-    chain_id: str,
     row_id: str,
-    workflow: str,
     queue: str,
     args: Any,
     facts: Mapping[str, Any],
@@ -54,17 +80,17 @@ def start_request(
     run_timeout: float | None,
 ) -> service.StartWorkflowExecutionRequest:
     """Return the request that starts a run. It takes effect once: ``row_id`` is its id for the server."""
-    request = service.StartWorkflowExecutionRequest(
-        namespace=client.namespace,
-        workflow_id=cluster_id,
-        workflow_type=WorkflowType(name=workflow),
+    request = make_request(
+        client,
+        service.StartWorkflowExecutionRequest,
+        run,
+        workflow_type=WorkflowType(name=run.workflow),
         task_queue=TaskQueue(name=queue),
-        input=Payloads(payloads=[client.payloads.encode(args), client.payloads.encode(dict(facts))]),
-        identity=client.identity,
+        input=payloads_of(client, args, dict(facts)),
         request_id=row_id,
         workflow_id_reuse_policy=WorkflowIdReusePolicy.WORKFLOW_ID_REUSE_POLICY_ALLOW_DUPLICATE,
         workflow_id_conflict_policy=WorkflowIdConflictPolicy.WORKFLOW_ID_CONFLICT_POLICY_FAIL,
-        memo=Memo(fields={own_names.STARTED_BY: client.payloads.encode(chain_id)}),
+        memo=Memo(fields={own_names.STARTED_BY: client.payloads.encode(str(run.chain_id))}),
     )
     if execution_timeout is not None:
         request.workflow_execution_timeout.FromTimedelta(timedelta(seconds=execution_timeout))
@@ -73,119 +99,41 @@ def start_request(
     return request
 
 
+def message_body(
+    payload: Any, *, message_id: str | None = None, sender: Sender | None = None, headers: Headers | None = None
+) -> dict[str, Any]:
+    """Return a message as plain data: the body of its row in the outbox, from which its request is made."""
+    return {"payload": payload, "id": message_id, "sender": sender and sender.as_dict(), "headers": headers}
+
+
 def signal_request(
-    client: ClusterClient,
-    run: ClusterRun,
-    *,
-    name: str,
-    payload: Any,
-    request_id: str,
-    message_id: str | None = None,
-    sender: Any = None,
-    message_headers: Headers | None = None,
+    client: ClusterClient, run: ClusterRun, name: str, message: Mapping[str, Any], *, request_id: str
 ) -> service.SignalWorkflowExecutionRequest:
-    """Return the request that sends a signal to the newest run of a chain. Runs of another chain drop it."""
-    return service.SignalWorkflowExecutionRequest(
-        namespace=client.namespace,
-        workflow_execution=execution(run),
+    """Return the request that sends a signal to the newest run of a chain. Runs of another chain drop it.
+
+    ``message`` is made by ``message_body``.
+    """
+    ids = {own_names.CHAIN: run.first_run_id, names.MESSAGE_ID: message["id"]}
+    return make_request(
+        client,
+        service.SignalWorkflowExecutionRequest,
+        run,
         signal_name=name,
-        input=Payloads(payloads=[client.payloads.encode(payload)]),
-        identity=client.identity,
+        input=payloads_of(client, message["payload"]),
         request_id=request_id,
-        header=headers(
-            client,
-            **{
-                own_names.CHAIN: run.first_run_id,
-                names.MESSAGE_ID: message_id,
-                names.SENDER: sender,
-                names.HEADERS: message_headers,
-            },
-        ),
-    )
-
-
-def cancel_request(
-    client: ClusterClient, run: ClusterRun, *, reason: str, request_id: str
-) -> service.RequestCancelWorkflowExecutionRequest:
-    """Return the request that asks the newest run of a chain to end."""
-    return service.RequestCancelWorkflowExecutionRequest(
-        namespace=client.namespace,
-        workflow_execution=execution(run),
-        identity=client.identity,
-        request_id=request_id,
-        first_execution_run_id=run.first_run_id or "",
-        reason=reason,
-    )
-
-
-def terminate_request(
-    client: ClusterClient, run: ClusterRun, *, reason: str
-) -> service.TerminateWorkflowExecutionRequest:
-    """Return the request that ends the newest run of a chain at once."""
-    return service.TerminateWorkflowExecutionRequest(
-        namespace=client.namespace,
-        workflow_execution=execution(run),
-        identity=client.identity,
-        first_execution_run_id=run.first_run_id or "",
-        reason=reason,
+        header=_header(client, message, **ids),
     )
 
 
 def update_request(
-    client: ClusterClient,
-    run: ClusterRun,
-    *,
-    name: str,
-    payload: Any,
-    update_id: str,
-    sender: Any = None,
-    message_headers: Headers | None = None,
+    client: ClusterClient, run: ClusterRun, name: str, message: Mapping[str, Any]
 ) -> service.UpdateWorkflowExecutionRequest:
-    """Return the request that sends an update to the newest run of a chain, and waits for its outcome."""
-    return service.UpdateWorkflowExecutionRequest(
-        namespace=client.namespace,
-        workflow_execution=execution(run),
-        first_execution_run_id=run.first_run_id or "",
-        wait_policy=WaitPolicy(lifecycle_stage=_COMPLETED),
-        request=Request(
-            meta=Meta(update_id=update_id, identity=client.identity),
-            input=Input(
-                name=name,
-                args=Payloads(payloads=[client.payloads.encode(payload)]),
-                header=headers(client, **{names.SENDER: sender, names.HEADERS: message_headers}),
-            ),
-        ),
-    )
+    """Return the request that sends an update to the newest run of a chain, and waits for its outcome.
 
-
-def poll_request(client: ClusterClient, sent: UpdateRef) -> service.PollWorkflowExecutionUpdateRequest:
-    """Return the request that waits for the outcome of an update that was sent before.
-
-    ``sent`` is the address in the server's answer to it, which names the run that has taken it.
+    ``message`` is made by ``message_body``.
     """
-    return service.PollWorkflowExecutionUpdateRequest(
-        namespace=client.namespace,
-        update_ref=sent,
-        identity=client.identity,
-        wait_policy=WaitPolicy(lifecycle_stage=_COMPLETED),
+    update = Request(
+        meta=Meta(update_id=message["id"], identity=client.identity),
+        input=Input(name=name, args=payloads_of(client, message["payload"]), header=_header(client, message)),
     )
-
-
-def query_request(
-    client: ClusterClient, run: ClusterRun, *, name: str, args: Any, run_id: str | None
-) -> service.QueryWorkflowRequest:
-    """Return the request that queries a run: the one with that id on the cluster, or the newest one."""
-    return service.QueryWorkflowRequest(
-        namespace=client.namespace,
-        execution=execution(run, run_id=run_id),
-        query=WorkflowQuery(
-            query_type=name,
-            query_args=Payloads(payloads=[] if args is None else [client.payloads.encode(args)]),
-        ),
-        query_reject_condition=QueryRejectCondition.QUERY_REJECT_CONDITION_NONE,
-    )
-
-
-def sender_data(sender: Sender | None) -> Any:
-    """Return a sender as plain data for a header, or None for code."""
-    return None if sender is None else sender.as_dict()
+    return make_request(client, service.UpdateWorkflowExecutionRequest, run, wait_policy=WAIT_POLICY, request=update)

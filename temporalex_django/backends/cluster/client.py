@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -12,10 +13,11 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 from weakref import WeakValueDictionary
 
+from google.protobuf.message import Message
 from temporalio.client import Client
 from temporalio.service import TLSConfig
 
@@ -40,13 +42,6 @@ _CONNECT_SECONDS: Final = 5.0
 CREDENTIALS_SECONDS: Final = 30.0
 
 
-class Credentials(NamedTuple):
-    """The key and the TLS options of a connection to the cluster."""
-
-    api_key: str | None
-    tls: TLSConfig | bool
-
-
 class ClusterUnavailable(DeliveryFailed):
     """Raised if the cluster does not answer in time. What was sent may have arrived."""
 
@@ -67,7 +62,7 @@ class ClusterClient:
         self.namespace: str = settings.get("NAMESPACE", "default")
         self.identity = f"temporalex-{os.getpid()}"
         self._client: Client | None = None
-        self._credentials: Credentials | None = None
+        self._credentials: dict[str, Any] | None = None
         self._read_again_at = 0.0
         self._connecting: asyncio.Lock | None = None
         # By chain. A semaphore exists as long as an update of the chain is on its way.
@@ -87,6 +82,10 @@ class ClusterClient:
         except FutureTimeout:
             future.cancel()
             raise self.unavailable(timeout) from None
+
+    def ask(self, request: Message, *, timeout: float | None = CALL_SECONDS) -> Any:
+        """Send a request of the protocol and return the answer. See ``call`` and ``send``."""
+        return self.call(lambda sdk: send(sdk, request), timeout=timeout)
 
     def update_slots(self, chain_id: UUID) -> asyncio.Semaphore:
         """Return the semaphore that limits how many updates of a chain are on their way. Call it on the event loop."""
@@ -138,14 +137,13 @@ class ClusterClient:
         else:
             self._credentials = credentials
 
-    async def _connect(self, credentials: Credentials) -> Client:
+    async def _connect(self, credentials: dict[str, Any]) -> Client:
         try:
             return await asyncio.wait_for(
                 Client.connect(
                     self.address,
                     namespace=self.namespace,
-                    api_key=credentials.api_key,
-                    tls=credentials.tls,
+                    **credentials,
                     data_converter=self.payloads.data_converter(),
                     identity=self.identity,
                     runtime=core_runtime(),
@@ -172,25 +170,30 @@ class ClusterClient:
         await self._loop.shutdown_asyncgens()
 
 
-def read_credentials(settings: Mapping[str, Any]) -> Credentials:
-    """Return the key and the TLS options of the setting ``CLUSTER`` as they are now. A key may be a function."""
-    key = settings.get("API_KEY")
-    return Credentials(key() if callable(key) else key, tls_config(settings))
+async def send(sdk: Client, request: Message, **options: Any) -> Any:
+    """Send a request of the protocol and return the answer. The method has the name of its class, as in the protocol.
 
-
-def tls_config(settings: Mapping[str, Any]) -> TLSConfig | bool:
-    """Return the TLS options of the SDK for the setting ``CLUSTER``. Certificates are read from their files.
-
-    Raises ``NotConfigured`` for a file that cannot be read.
+    ``options`` are those of the SDK's method.
     """
-    tls = settings.get("TLS", False)
-    if isinstance(tls, bool):
-        return tls
-    return TLSConfig(
-        server_root_ca_cert=_read_file(tls, "CA"),
-        client_cert=_read_file(tls, "CERT"),
-        client_private_key=_read_file(tls, "KEY"),
-    )
+    name = type(request).__name__.removesuffix("Request")
+    method = getattr(sdk.workflow_service, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
+    return await method(request, **options)
+
+
+def read_credentials(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the key and the TLS options of the setting ``CLUSTER`` as they are now, as options of the SDK.
+
+    A key may be a function, and certificates are read from their files. Raises ``NotConfigured`` for a file that cannot
+    be read.
+    """
+    key, tls = settings.get("API_KEY"), settings.get("TLS", False)
+    if not isinstance(tls, bool):
+        tls = TLSConfig(
+            server_root_ca_cert=_read_file(tls, "CA"),
+            client_cert=_read_file(tls, "CERT"),
+            client_private_key=_read_file(tls, "KEY"),
+        )
+    return {"api_key": key() if callable(key) else key, "tls": tls}
 
 
 def _read_file(tls: Mapping[str, str], key: str) -> bytes | None:

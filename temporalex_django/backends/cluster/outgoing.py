@@ -9,27 +9,28 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 from django.db.models import OuterRef, QuerySet, Subquery
+from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice import v1 as service
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from temporalex_django.backends.cluster import calls, mirror
 from temporalex_django.backends.cluster.answers import is_away, is_gone, is_transient, outcome_of_failure
-from temporalex_django.backends.cluster.client import DESTINATION, ClusterClient, cluster_client
+from temporalex_django.backends.cluster.client import DESTINATION, ClusterClient, cluster_client, send
 from temporalex_django.backends.cluster.ids import quoted, task_queue
 from temporalex_django.backends.cluster.names import STARTED_BY
 from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.conf import codec
 from temporalex_django.core.failures import error_data
-from temporalex_django.core.messages.sender import Sender
 from temporalex_django.db import outbox
 from temporalex_django.db.inserts import SENT
 from temporalex_django.db.outbox import DeliveryFailed, DeliveryRefused, OutboxRow
@@ -37,6 +38,7 @@ from temporalex_django.db.sql_columns import CHAINS, MESSAGES, RUNS, sender_colu
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.activity_policy import update_result
 from temporalex_django.engine.contracts.records import Outcome
+from temporalex_django.engine.external_messages import MessageFingerprint
 from temporalex_django.errors import (
     ActionNotPossible,
     AlreadyRunning,
@@ -119,7 +121,7 @@ class ClusterKind(ABC):
         """
         for pause in (*_BUSY_PAUSES, None):
             try:
-                return prepared.client.call(lambda client: self.request(client, prepared))
+                return prepared.client.call(lambda sdk: self.request(sdk, prepared))
             except RPCError as exc:
                 # The server takes nothing for a run while it closes it, for example to continue as new.
                 if exc.status is RPCStatusCode.RESOURCE_EXHAUSTED and pause is not None:
@@ -136,7 +138,7 @@ class ClusterKind(ABC):
         raise AssertionError("the last try returns or raises")
 
     @abstractmethod
-    async def request(self, client: Client, prepared: Prepared) -> Any:
+    async def request(self, sdk: Client, prepared: Prepared) -> Any:
         """Send the request of the row and return the answer."""
 
     def refusal(self, error: RPCError, prepared: Prepared) -> TemporalexError:
@@ -149,7 +151,6 @@ class ClusterKind(ABC):
 
     def settling(self, row: OutboxRow, answer: Any, storage: DjangoStorage) -> Sequence[Update] | None:
         """Return the updates that store the answer; most store nothing."""
-        del row, answer, storage
         return []
 
     def settle(self, row: OutboxRow, answer: Any, storage: DjangoStorage) -> None:  # noqa: B027 - see ``settling``
@@ -173,18 +174,12 @@ class StartKind(ClusterKind):
         if run is None or run.cluster_id is None:
             raise DeliveryRefused(WorkflowNotFound(f"the chain {row.chain_id} has no run on the Temporal cluster"))
         on_cluster = ClusterRun(
-            cluster_id=run.cluster_id,
-            chain_id=row.chain_id,
-            workflow=run.workflow,
-            workflow_id=run.workflow_id,
-            first_run_id=None,
-            run_id=None,
+            cluster_id=run.cluster_id, chain_id=row.chain_id, workflow=run.workflow, workflow_id=run.workflow_id
         )
         if run.start_before is not None and run.start_before <= storage.now():
             raise DeliveryRefused(StartTooLate(f"{on_cluster.label} had not begun by its start_before"))
         decode = codec().decode
         cancelled = None if run.cancel is None else decode(bytes(run.cancel))["reason"]  # type: ignore[attr-defined]
-        snapshot = None if run.snapshot is None else decode(bytes(run.snapshot))
         facts: dict[str, Any] = {
             "id": run.workflow_id,
             "version": run.version,
@@ -192,18 +187,15 @@ class StartKind(ClusterKind):
             "run": str(run.id),
             "limits": TASK_LIMITS,
         }
-        if run.parent is not None:
-            facts["parent"] = run.parent
-        if snapshot is not None:
-            facts["snapshot"] = snapshot
-        if run.headers:
-            facts["headers"] = run.headers
-        if run.search_attributes:
-            facts["search_attributes"] = run.search_attributes
-        if run.scheduled_for is not None:
-            facts["scheduled_for"] = run.scheduled_for.isoformat()
+        further_facts = {
+            "parent": run.parent,
+            "snapshot": None if run.snapshot is None else decode(bytes(run.snapshot)),
+            "headers": run.headers or None,
+            "search_attributes": run.search_attributes or None,
+            "scheduled_for": None if run.scheduled_for is None else run.scheduled_for.isoformat(),
+        }
+        facts |= {name: fact for name, fact in further_facts.items() if fact is not None}
         start = {
-            "workflow": run.workflow,
             "queue": task_queue(run.queue),
             "args": decode(bytes(run.args)),
             "facts": facts,
@@ -218,62 +210,47 @@ class StartKind(ClusterKind):
             return Unsent(prepared.cancelled)
         return super().send(prepared)
 
-    async def request(self, client: Client, prepared: Prepared) -> str | Unsent:
+    async def request(self, sdk: Client, prepared: Prepared) -> str | Unsent:
         """Start the run and return its id on the cluster."""
-        row, run = prepared.row, prepared.run
-        request = calls.start_request(
-            prepared.client,
-            cluster_id=run.cluster_id,
-            chain_id=str(row.chain_id),
-            row_id=str(row.id),
-            **prepared.start,
-        )
-        if row.tries > 1 and (run_id := await self._earlier_start(client, prepared)) is not None:
+        row = prepared.row
+        request = calls.start_request(prepared.client, prepared.run, row_id=str(row.id), **prepared.start)
+        if row.tries > 1 and (run_id := await self._earlier_start(sdk, prepared)) is not None:
             return run_id
         if prepared.cancelled is not None:
             return Unsent(prepared.cancelled)
         try:
-            answer = await client.workflow_service.start_workflow_execution(request)
+            answer = await send(sdk, request)
         except RPCError as exc:
             if exc.status is not RPCStatusCode.ALREADY_EXISTS:
                 raise
-            return await self._resolve_conflict(client, prepared, exc)
+            return await self._resolve_conflict(sdk, prepared, exc)
         return str(answer.run_id)
 
-    async def _earlier_start(self, client: Client, prepared: Prepared) -> str | None:
+    async def _earlier_start(self, sdk: Client, prepared: Prepared) -> str | None:
         """Return the run that an earlier try of this row has started, or None.
 
         The server forgets the id of a request once another run had the id of the run, so it is looked up by its memo.
         """
         # Not the iterator of the SDK, which raises for a paused run.
-        request = service.ListWorkflowExecutionsRequest(
-            namespace=prepared.client.namespace,
-            query=f"WorkflowId = {quoted(prepared.run.cluster_id)}",
-            page_size=_LATEST_RUNS,
-        )
-        answer = await client.workflow_service.list_workflow_executions(request)
-        for info in answer.executions:
-            payload = info.memo.fields.get(STARTED_BY)
-            if payload is not None and prepared.client.payloads.decode(payload) == str(prepared.row.chain_id):
-                return info.first_run_id or info.execution.run_id
+        condition, namespace = f"WorkflowId = {quoted(prepared.run.cluster_id)}", prepared.client.namespace
+        request = service.ListWorkflowExecutionsRequest(namespace=namespace, query=condition, page_size=_LATEST_RUNS)
+        for info in (await send(sdk, request)).executions:
+            if _starter_of(info, prepared) == str(prepared.row.chain_id):
+                return str(info.first_run_id or info.execution.run_id)
         return None
 
-    async def _resolve_conflict(self, client: Client, prepared: Prepared, error: RPCError) -> str:
+    async def _resolve_conflict(self, sdk: Client, prepared: Prepared, error: RPCError) -> str:
         """Return the run that has the id, if it is the one of this start.
 
         Raises ``OtherRunIsOpen`` if it is another run of this project: its row has closed, so it is about to end there.
         Raises ``DeliveryRefused`` for a run that somebody else has started.
         """
         run = prepared.run
-        described = await client.workflow_service.describe_workflow_execution(
-            service.DescribeWorkflowExecutionRequest(
-                namespace=prepared.client.namespace, execution=calls.execution(run)
-            )
-        )
-        memo = described.workflow_execution_info.memo.fields.get(STARTED_BY)
-        starter = None if memo is None else prepared.client.payloads.decode(memo)
+        request = calls.make_request(prepared.client, service.DescribeWorkflowExecutionRequest, run)
+        info = (await send(sdk, request)).workflow_execution_info
+        starter = _starter_of(info, prepared)
         if starter == str(prepared.row.chain_id):
-            return described.workflow_execution_info.first_run_id or described.workflow_execution_info.execution.run_id
+            return str(info.first_run_id or info.execution.run_id)
         if starter is not None and prepared.row.tries < _CONFLICT_TRIES:
             raise OtherRunIsOpen(
                 f"another run of {run.label} is still open on the cluster, although its row is closed"
@@ -287,35 +264,26 @@ class StartKind(ClusterKind):
 
         The row of the first run may be deleted while its chain continues, and messages have to name that run.
         """
-        del storage
         if isinstance(answer, Unsent):
             return None
         first = "id = (select id from temporalex_instance where chain_id = %s order by id limit 1)"
-        return [
-            (
-                RUNS.update({"cluster_run_id": "%s"}, f"where {first} and cluster_run_id is null"),
-                [UUID(answer), row.chain_id],
-            ),
-            (
-                CHAINS.update({"cluster_first_run_id": "%s"}, "where id = %s and cluster_first_run_id is null"),
-                [UUID(answer), row.chain_id],
-            ),
-        ]
+        of_run = RUNS.update({"cluster_run_id": "%s"}, f"where {first} and cluster_run_id is null")
+        of_chain = CHAINS.update({"cluster_first_run_id": "%s"}, "where id = %s and cluster_first_run_id is null")
+        return [(update, [UUID(answer), row.chain_id]) for update in (of_run, of_chain)]
 
     def settle(self, row: OutboxRow, answer: Unsent, storage: DjangoStorage) -> None:
         """Close a run that was cancelled unsent. None of its messages is sent."""
         self._close(row, "cancelled", {"reason": answer.reason, "outside": True}, storage)
         _waiting_rows(row.chain_id, storage).delete()
-        unsent = Message.objects.using(storage.alias).filter(chain_id=row.chain_id, outcome_status=SENT)
-        unsent.filter(kind="signal").update(outcome_status="undelivered")
+        _sent_messages(row.chain_id, storage).filter(kind="signal").update(outcome_status="undelivered")
 
     def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
         """Close the run in the tables as failed, or as timed out after its ``start_before``."""
-        status, closing = "timed_out", {"timeout": "start_before"}
-        if not isinstance(error, StartTooLate):
+        if isinstance(error, StartTooLate):
+            self._close(row, "timed_out", {"timeout": "start_before"}, storage)
+        else:
             described = error_data(error)
-            status, closing = "failed", {"type": described["type"], "message": described["message"]}
-        self._close(row, status, closing, storage)
+            self._close(row, "failed", {"type": described["type"], "message": described["message"]}, storage)
 
     def _close(self, row: OutboxRow, status: str, closing: dict[str, Any], storage: DjangoStorage) -> None:
         """Close the run in the tables. Raises ``DeliveryFailed`` if its row is locked."""
@@ -323,6 +291,12 @@ class StartKind(ClusterKind):
             mirror.close(row.chain_id, status, closing, storage=storage)
         except mirror.MirrorBusy as exc:
             raise DeliveryFailed(str(exc)) from exc
+
+
+def _starter_of(info: WorkflowExecutionInfo, prepared: Prepared) -> Any:
+    """Return the chain whose start has started a run, or None if somebody else has started it."""
+    memo = info.memo.fields.get(STARTED_BY)
+    return None if memo is None else prepared.client.payloads.decode(memo)
 
 
 class StartTooLate(TemporalexError):
@@ -335,24 +309,13 @@ class StartTooLate(TemporalexError):
 class SignalKind(ClusterKind):
     """Sends a signal."""
 
-    async def request(self, client: Client, prepared: Prepared) -> None:
-        body, row = prepared.row.body, prepared.row
-        await client.workflow_service.signal_workflow_execution(
-            calls.signal_request(
-                prepared.client,
-                prepared.run,
-                name=body["name"],
-                payload=body["payload"],
-                request_id=str(row.id),
-                message_id=body["id"],
-                sender=body["sender"],
-                message_headers=body["headers"],
-            )
-        )
+    async def request(self, sdk: Client, prepared: Prepared) -> None:
+        body, request_id = prepared.row.body, str(prepared.row.id)
+        request = calls.signal_request(prepared.client, prepared.run, body["name"], body, request_id=request_id)
+        await send(sdk, request)
 
     def settling(self, row: OutboxRow, answer: None, storage: DjangoStorage) -> Sequence[Update]:
         """Mark the message as completed, unless its handler has failed already."""
-        del answer
         if row.body["id"] is None:
             return []
         now, clock = storage.sql.now_expression(storage.clock, live=True)
@@ -363,54 +326,49 @@ class SignalKind(ClusterKind):
     def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
         """Mark the message as undelivered, so that a signal with its id can be sent again."""
         if row.body["id"] is not None:
-            Message.objects.using(storage.alias).filter(
-                chain_id=row.chain_id, request_id=row.body["id"], kind="signal", outcome_status=SENT
-            ).update(outcome_status="undelivered")
+            signals = _sent_messages(row.chain_id, storage).filter(request_id=row.body["id"], kind="signal")
+            signals.update(outcome_status="undelivered")
 
 
 class CancelKind(ClusterKind):
     """Asks a run to end."""
 
-    async def request(self, client: Client, prepared: Prepared) -> None:
-        await client.workflow_service.request_cancel_workflow_execution(
-            calls.cancel_request(
-                prepared.client,
-                prepared.run,
-                reason=prepared.row.body["reason"],
-                request_id=str(prepared.row.id),
-            )
+    async def request(self, sdk: Client, prepared: Prepared) -> None:
+        request = calls.make_request(
+            prepared.client,
+            service.RequestCancelWorkflowExecutionRequest,
+            prepared.run,
+            reason=prepared.row.body["reason"],
+            request_id=str(prepared.row.id),
         )
+        await send(sdk, request)
 
 
 class TerminateKind(ClusterKind):
     """Terminates a run. A run that the cluster does not know any more counts as terminated."""
 
-    async def request(self, client: Client, prepared: Prepared) -> None:
-        try:
-            await client.workflow_service.terminate_workflow_execution(
-                calls.terminate_request(prepared.client, prepared.run, reason=prepared.row.body["reason"])
-            )
-        except RPCError as exc:
-            if not is_gone(exc):
-                raise
+    async def request(self, sdk: Client, prepared: Prepared) -> None:
+        kind, reason = service.TerminateWorkflowExecutionRequest, prepared.row.body["reason"]
+        with _ignore_gone():
+            await send(sdk, calls.make_request(prepared.client, kind, prepared.run, reason=reason))
+
+
+@contextmanager
+def _ignore_gone() -> Iterator[None]:
+    """Return a context manager that ignores the answer that a run is closed or unknown."""
+    try:
+        yield
+    except RPCError as exc:
+        if not is_gone(exc):
+            raise
 
 
 class RequestKind(ClusterKind):
     """Sends a resume or a decision, which was committed with the caller's transaction, as an update."""
 
-    async def request(self, client: Client, prepared: Prepared) -> None:
+    async def request(self, sdk: Client, prepared: Prepared) -> None:
         body = prepared.row.body
-        answer = await client.workflow_service.update_workflow_execution(
-            calls.update_request(
-                prepared.client,
-                prepared.run,
-                name=names.RESUME,
-                payload=body["payload"],
-                update_id=body["id"],
-                sender=body["sender"],
-                message_headers=body["headers"],
-            )
-        )
+        answer = await send(sdk, calls.update_request(prepared.client, prepared.run, names.RESUME, body))
         if not answer.HasField("outcome"):
             raise UpdateTimeout("the run has not judged it yet", update_id=body["id"])
         if answer.outcome.HasField("failure"):
@@ -431,41 +389,25 @@ class RequestKind(ClusterKind):
     def refuse(self, row: OutboxRow, error: TemporalexError, storage: DjangoStorage) -> None:
         """Mark the message as rejected, and open its human task for decisions again."""
         self._note(row, "rejected", storage)
-        if (task := row.body.get("task")) is not None:
-            HumanTask.objects.using(storage.alias).filter(pk=UUID(task)).update(deciding=None)
+        _reopen_task(row.body, storage)
 
     def _note(self, row: OutboxRow, status: str, storage: DjangoStorage) -> None:
-        messages = Message.objects.using(storage.alias).filter(chain_id=row.chain_id, request_id=row.body["id"])
-        messages.filter(outcome_status=SENT).update(outcome_status=status, answered_at=storage.now())
+        messages = _sent_messages(row.chain_id, storage).filter(request_id=row.body["id"])
+        messages.update(outcome_status=status, answered_at=storage.now())
 
 
 class DeleteKind(ClusterKind):
     """Deletes the runs of a chain on the cluster, whose rows here are gone."""
 
     def prepare(self, row: OutboxRow, storage: DjangoStorage) -> Prepared:
-        del storage
-        run = ClusterRun(
-            cluster_id=row.body["cluster_id"],
-            chain_id=row.chain_id,
-            workflow="",
-            workflow_id="",
-            first_run_id=None,
-            run_id=None,
-        )
+        run = ClusterRun(cluster_id=row.body["cluster_id"], chain_id=row.chain_id, workflow="", workflow_id="")
         return Prepared(row, run, cluster_client())
 
-    async def request(self, client: Client, prepared: Prepared) -> None:
+    async def request(self, sdk: Client, prepared: Prepared) -> None:
+        kind = service.DeleteWorkflowExecutionRequest
         for run_id in prepared.row.body["runs"]:
-            try:
-                await client.workflow_service.delete_workflow_execution(
-                    service.DeleteWorkflowExecutionRequest(
-                        namespace=prepared.client.namespace,
-                        workflow_execution=calls.execution(prepared.run, run_id=run_id),
-                    )
-                )
-            except RPCError as exc:
-                if not is_gone(exc):
-                    raise
+            with _ignore_gone():
+                await send(sdk, calls.make_request(prepared.client, kind, prepared.run, run_id=run_id))
 
 
 KINDS: Final[dict[str, ClusterKind]] = {
@@ -478,27 +420,9 @@ KINDS: Final[dict[str, ClusterKind]] = {
 }
 
 
-def insert(
-    chain_id: UUID,
-    kind: str,
-    body: dict[str, Any],
-    *,
-    due_at: datetime | None = None,
-    sender: Sender | None = None,
-    hold_seconds: float = 0.0,
-    storage: DjangoStorage,
-) -> OutboxRow:
-    """Insert a row for the cluster and return it; see ``outbox.insert``. ``kind`` is a key of ``KINDS``."""
-    return outbox.insert(
-        chain_id,
-        destination=DESTINATION,
-        kind=f"{DESTINATION}.{kind}",
-        body=body,
-        sender=sender,
-        due_at=due_at,
-        hold_seconds=hold_seconds,
-        storage=storage,
-    )
+def insert(chain_id: UUID, kind: str, body: dict[str, Any], **options: Any) -> OutboxRow:
+    """Insert a row for the cluster and return it. ``kind`` is a key of ``KINDS``; see ``outbox.insert`` for options."""
+    return outbox.insert(chain_id, destination=DESTINATION, kind=f"{DESTINATION}.{kind}", body=body, **options)
 
 
 #: A prepared statement for the usual case, in which no row waits.
@@ -532,20 +456,11 @@ _NOTE: Final = MESSAGES.pick_columns(
 )
 
 
-def note_message(
-    target: RunTarget,
-    *,
-    kind: str,
-    name: str,
-    body: Any,
-    message_id: str,
-    sender: Sender | None,
-    storage: DjangoStorage,
-) -> None:
+def note_message(target: RunTarget, message_id: str, message: MessageFingerprint, *, storage: DjangoStorage) -> None:
     """Insert the row of a message with an id, by which one that is sent again is recognized. No turn reads it."""
     now, clock = storage.sql.now_expression(storage.clock, live=True)
-    key, sender_name = sender_columns(sender)
-    values = [target.chain_id, target.queue, kind, name, codec().encode(body), message_id, key, sender_name]
+    body, sender = codec().encode(message.payload), sender_columns(message.sender)
+    values = [target.chain_id, target.queue, message.kind, message.name, body, message_id, *sender]
     storage.sql.execute(
         _NOTE.insert_parameters(storage.sql.placeholder, "", created_at=now),
         [*values, False, True, SENT, *clock],
@@ -577,7 +492,7 @@ def drop_unsent_start(chain_id: UUID, *, storage: DjangoStorage) -> bool:
 
 def forget_message(chain_id: UUID, message_id: str, *, storage: DjangoStorage) -> None:
     """Delete the row of a message that the run has not taken, so that its id is free again."""
-    Message.objects.using(storage.alias).filter(chain_id=chain_id, request_id=message_id, outcome_status=SENT).delete()
+    _sent_messages(chain_id, storage).filter(request_id=message_id).delete()
 
 
 def forget_refused(chain_id: UUID, message_id: str, *, storage: DjangoStorage) -> bool:
@@ -591,23 +506,29 @@ def forget_refused(chain_id: UUID, message_id: str, *, storage: DjangoStorage) -
     return bool(rows.delete()[0])
 
 
-def settle_request(row_id: UUID, message_id: str, *, is_taken: bool, storage: DjangoStorage) -> None:
-    """Delete the outbox row of a request that its sender has sent itself.
+def settle_request(row: OutboxRow, *, is_taken: bool, storage: DjangoStorage) -> None:
+    """Delete the outbox row of a request that its sender has sent itself, unless a dispatcher was faster.
 
     If the run took the request, its message is completed. Otherwise its human task is open for decisions again.
     """
-    rows = Outbox.objects.using(storage.alias).filter(pk=row_id)
-    row = rows.first()
-    if row is None:
+    if not Outbox.objects.using(storage.alias).filter(pk=row.id).delete()[0]:
         return
-    rows.delete()
-    body = codec().decode(bytes(row.body))
     if is_taken:
-        Message.objects.using(storage.alias).filter(chain_id=row.chain_id, request_id=message_id).update(
-            outcome_status="completed"
-        )
-    elif body.get("task") is not None:
-        HumanTask.objects.using(storage.alias).filter(pk=UUID(body["task"])).update(deciding=None)
+        messages = Message.objects.using(storage.alias).filter(chain_id=row.chain_id, request_id=row.body["id"])
+        messages.update(outcome_status="completed")
+    else:
+        _reopen_task(row.body, storage)
+
+
+def _reopen_task(body: dict[str, Any], storage: DjangoStorage) -> None:
+    """Open the human task of a decision that the run has not taken for decisions again."""
+    if (task := body.get("task")) is not None:
+        HumanTask.objects.using(storage.alias).filter(pk=UUID(task)).update(deciding=None)
+
+
+def _sent_messages(chain_id: UUID, storage: DjangoStorage) -> QuerySet[Message]:
+    """Return the messages of a chain of which nothing but the sending is known."""
+    return Message.objects.using(storage.alias).filter(chain_id=chain_id, outcome_status=SENT)
 
 
 def _waiting_rows(chain: Any, storage: DjangoStorage) -> QuerySet[Outbox]:

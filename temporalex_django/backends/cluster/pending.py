@@ -9,18 +9,17 @@ from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.workflow.v1 import PendingActivityInfo
 from temporalio.api.workflowservice import v1 as service
-from temporalio.service import RPCError
 
 from temporalex_django.backends.cluster import calls
-from temporalex_django.backends.cluster.answers import is_gone, report_unavailable
-from temporalex_django.backends.cluster.client import cluster_client
+from temporalex_django.backends.cluster.answers import report_unavailable
+from temporalex_django.backends.cluster.client import CALL_SECONDS, cluster_client
 from temporalex_django.backends.cluster.ids import identity_of, queue_of
 from temporalex_django.backends.cluster.names import DELIVERY
 from temporalex_django.backends.cluster.runs import ClusterRun, run_of
 from temporalex_django.backends.protocol import RunTarget
 from temporalex_django.conf import codec
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.errors import HistoryGone, KeyMissing, PayloadError
+from temporalex_django.errors import KeyMissing, PayloadError
 from temporalex_django.models import ActivityTask, Worker
 from temporalex_django.temporal.failures import read_failure
 from temporalex_django.temporal.payloads import Payloads
@@ -30,12 +29,10 @@ LOOK_SECONDS: Final = 2.0
 _WAITING: Final = frozenset(
     {PendingActivityState.PENDING_ACTIVITY_STATE_SCHEDULED, PendingActivityState.PENDING_ACTIVITY_STATE_PAUSED}
 )
-#: Most failures of which one is the cause of the other.
-_MAX_CAUSES: Final = 20
 
 
 def describe_run(
-    run: ClusterRun, *, label: str, timeout: float | None = None
+    run: ClusterRun, *, label: str, timeout: float | None = CALL_SECONDS
 ) -> service.DescribeWorkflowExecutionResponse:
     """Return a run as the cluster describes it; ``label`` names the call in errors.
 
@@ -43,22 +40,10 @@ def describe_run(
     has the run, and ``ActionNotPossible`` if it refuses.
     """
     client = cluster_client()
-    request = service.DescribeWorkflowExecutionRequest(
-        namespace=client.namespace, execution=calls.execution(run, run_id=run.run_id)
-    )
-    options = {} if timeout is None else {"timeout": timeout}
+    request = calls.make_request(client, service.DescribeWorkflowExecutionRequest, run, run_id=run.run_id)
     with report_unavailable(label, reads=True):
-        try:
-            return client.call(lambda sdk: sdk.workflow_service.describe_workflow_execution(request), **options)
-        except RPCError as exc:
-            if is_gone(exc):
-                raise HistoryGone(f"{label}: the Temporal cluster no longer has the run") from exc
-            raise
-
-
-def describe_pending(run: ClusterRun, *, label: str, timeout: float | None = None) -> list[PendingActivityInfo]:
-    """Return the open activities of a run as the cluster reports them. See ``describe_run``."""
-    return [*describe_run(run, label=label, timeout=timeout).pending_activities]
+        answer: service.DescribeWorkflowExecutionResponse = client.ask(request, timeout=timeout)
+    return answer
 
 
 def open_tasks(target: RunTarget, *, limit: int, storage: DjangoStorage) -> list[ActivityTask]:
@@ -70,7 +55,8 @@ def open_tasks(target: RunTarget, *, limit: int, storage: DjangoStorage) -> list
     run = run_of(target, storage=storage)
     if run.run_id is None:
         return []
-    infos = describe_pending(run, label=f"activities of {run.label}", timeout=LOOK_SECONDS)
+    described = describe_run(run, label=f"activities of {run.label}", timeout=LOOK_SECONDS)
+    infos = described.pending_activities
     own = [info for info in infos if info.activity_id.isdecimal() and info.activity_type.name != DELIVERY]
     own = sorted(own, key=lambda info: int(info.activity_id))[:limit]
     owners, payloads = _owners(own, alias=storage.alias), cluster_client().payloads
@@ -127,9 +113,7 @@ def _failure_data(failure: Failure, payloads: Payloads) -> dict[str, Any]:
     except (PayloadError, KeyMissing, ValueError) as exc:
         attributes = {"type": type(exc).__name__, "message": "the details of the failure cannot be read here"}
     traceback = failure.stack_trace
-    for _ in range(_MAX_CAUSES):
-        if not failure.HasField("cause"):
-            break
+    while failure.HasField("cause"):
         failure = failure.cause
         traceback = failure.stack_trace or traceback
     data = {"type": attributes.get("type") or "Failure", "message": attributes.get("message") or ""}

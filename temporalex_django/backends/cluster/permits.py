@@ -8,7 +8,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Collection
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -75,11 +75,9 @@ class PermitThread:
         is_ending = False
         while not is_ending:
             batch = [self._requests.get()]
-            try:
+            with suppress(Empty):
                 while len(batch) < _BATCH:
                     batch.append(self._requests.get_nowait())
-            except Empty:
-                pass
             is_ending = None in batch
             self._answer([request for request in batch if request is not None])
         connections.close_all()
@@ -165,27 +163,18 @@ class Permits:
             yield
             return
         function = partial(permits.start, queue, activity, key, owner=self._owner())
-        permit = await self._wait(queue, limits, function, beat)
-        try:
-            yield
-        finally:
-            self._give_back(permit)
-
-    async def _wait(
-        self, queue: str, names: Collection[str], function: Callable[..., Any], beat: Callable[[], Any]
-    ) -> int:
-        """Return the permit of an attempt, for which it waits. Its place is given back then."""
         self._waiting[queue] += 1
         try:
-            while True:
-                permit, seconds = await self._ask(names, function)
-                if permit is not None:
-                    return int(permit)
+            while (answer := await self._ask(limits, function))[0] is None:
                 beat()
-                await asyncio.sleep(max(seconds, _LOOK_AGAIN))
+                await asyncio.sleep(max(answer[1], _LOOK_AGAIN))
         finally:
             self._waiting[queue] -= 1
             self.drop_place(queue)
+        try:
+            yield
+        finally:
+            self._give_back(answer[0])
 
     async def _ask(self, names: Collection[str], function: Callable[..., Any]) -> Any:
         """Call a function that takes a permit in the thread, and again while the database is away."""
@@ -253,7 +242,6 @@ class LimitedSlots(CustomSlotSupplier):
 
     def try_reserve_slot(self, ctx: SlotReserveContext) -> SlotPermit | None:
         """Return None, because the limits cannot be checked without a read of the database."""
-        del ctx
         return None
 
     def mark_slot_used(self, ctx: SlotMarkUsedContext) -> None:

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
 from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import EventType, HistoryEventFilterType
-from temporalio.api.history.v1 import History
+from temporalio.api.enums.v1 import HistoryEventFilterType, QueryRejectCondition
+from temporalio.api.query.v1 import WorkflowQuery
 from temporalio.api.workflowservice import v1 as service
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from temporalex_django import errors
 from temporalex_django.backends.cluster import calls, failing, mirror, outgoing, server_history
-from temporalex_django.backends.cluster.answers import is_away, is_gone, query_failure, report_unavailable
-from temporalex_django.backends.cluster.client import ClusterClient, ClusterUnavailable, cluster_client
+from temporalex_django.backends.cluster.answers import first_value, is_away, is_gone, query_failure, report_unavailable
+from temporalex_django.backends.cluster.client import ClusterClient, ClusterUnavailable, cluster_client, send
+from temporalex_django.backends.cluster.pending import describe_run
 from temporalex_django.backends.cluster.runs import ClusterRun, find_on_cluster, run_of
 from temporalex_django.backends.host import inside_transaction
 from temporalex_django.backends.protocol import RunQueryCall, RunTarget
@@ -37,14 +39,6 @@ from temporalex_django.temporal.failures import read_failure
 QUERY_SECONDS: Final = 10.0
 #: Seconds without a look after which the caller of a watch has gone. Callers look at least every 0.1 s.
 _FORGOTTEN_SECONDS: Final = 10.0
-_CLOSED: Final = {
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_COMPLETED: "completed",
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_FAILED: "failed",
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED: "cancelled",
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TERMINATED: "terminated",
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_TIMED_OUT: "timed_out",
-    EventType.EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW: "continued_as_new",
-}
 #: Kinds of the events with which the server closes a run without a task, by the status of its row.
 _ENDS_OUTSIDE: Final = {"terminated": "WorkflowTerminated", "timed_out": "WorkflowTimedOut"}
 #: Errors that a query raises under their own type, by code.
@@ -90,7 +84,7 @@ def query(call: RunQueryCall) -> Any:
     if run.first_run_id is None:
         raise QueryFailed(f"{run.label} cannot answer queries yet: its start has not reached the Temporal cluster")
     try:
-        return ask(run, call.query, call.args, run_id=run.run_id)
+        return ask(run, call.query, call.args)
     except _PausedThere:  # another client of the cluster has paused it
         mirror.copy_pause(target.chain_id, target.run_id, is_paused=True, storage=call.storage)
         return RowQuery(call).answer()
@@ -100,26 +94,33 @@ class _PausedThere(QueryFailed):
     """Raised if a run does not answer because it is paused on the cluster."""
 
 
-def ask(run: ClusterRun, name: str, args: Any, *, run_id: str | None, timeout: float = QUERY_SECONDS) -> Any:
+def ask(run: ClusterRun, name: str, args: Any = None, *, timeout: float = QUERY_SECONDS) -> Any:
     """Send the query ``name`` to a run and return the answer.
 
-    ``run_id`` selects the run by its id on the cluster; None means the newest run with the id. ``timeout`` is in
-    seconds. Raises ``HistoryGone`` if the cluster no longer has the run, ``UnknownQuery``, ``QueryFailed``, and
-    ``QueryTimeout`` if no worker answers in time.
+    ``timeout`` is in seconds. Raises ``HistoryGone`` if the cluster no longer has the run, ``UnknownQuery``,
+    ``QueryFailed``, and ``QueryTimeout`` if no worker answers in time.
     """
     client = cluster_client()
-    request = calls.query_request(client, run, name=name, args=args, run_id=run_id)
+    arguments = () if args is None else (args,)
+    query = WorkflowQuery(query_type=name, query_args=calls.payloads_of(client, *arguments))
+    request = calls.make_request(
+        client,
+        service.QueryWorkflowRequest,
+        run,
+        run_id=run.run_id,
+        query=query,
+        query_reject_condition=QueryRejectCondition.QUERY_REJECT_CONDITION_NONE,
+    )
     label = f"history of {run.label}" if name.startswith("__") else f"query {name!r} of {run.label}"
     try:
-        answer = client.call(lambda sdk: sdk.workflow_service.query_workflow(request), timeout=timeout)
+        answer = client.ask(request, timeout=timeout)
     except ClusterUnavailable as exc:
         raise QueryTimeout(f"{label}: {exc}. Is a worker polling the task queue of the run?") from exc
     except RPCError as exc:
         raise _query_error(exc, label, client) from exc
     if answer.HasField("query_rejected"):
         raise _PausedThere(f"{label}: the Temporal cluster does not pass queries on to a paused run")
-    values = [client.payloads.decode(value) for value in answer.query_result.payloads]
-    return values[0] if values else None
+    return first_value(answer.query_result, client.payloads)
 
 
 def _query_error(error: RPCError, label: str, client: ClusterClient) -> TemporalexError:
@@ -137,22 +138,24 @@ def _query_error(error: RPCError, label: str, client: ClusterClient) -> Temporal
     return error_class(failure.get("message") or f"{label} failed")
 
 
-def history(target: RunTarget, *, storage: DjangoStorage, timeout: float) -> list[HistoryEvent]:
-    """Return the events of the selected run in the form of this package. Raises ``QueryFailed``.
+def history(target: RunTarget, *, storage: DjangoStorage, timeout: float | None = None) -> list[HistoryEvent]:
+    """Return the events of the selected run in the form of this package.
 
     The run tells them by a query. One whose task fails cannot, so the history of the server is read in its place.
+    ``timeout`` is in seconds (None: ``QUERY_SECONDS``). Raises ``QueryFailed``, and ``QueryTimeout`` if no worker
+    answers in time.
     """
-    run = run_of(target, storage=storage)
+    run, timeout = run_of(target, storage=storage), timeout or QUERY_SECONDS
     if run.run_id is None:
         return []
     if run.is_blocked:
         return server_events(run, timeout=timeout)
     try:
-        events = events_of(run, run_id=run.run_id, timeout=timeout)
+        events = events_of(run, timeout=timeout)
     except HistoryGone:
         raise
     except QueryFailed:
-        if block(target, storage=storage) is None:
+        if failing.block_of(run) is None:
             raise
         return server_events(run, timeout=timeout)
     return _with_end(events, target, storage)
@@ -160,16 +163,11 @@ def history(target: RunTarget, *, storage: DjangoStorage, timeout: float) -> lis
 
 def server_events(run: ClusterRun, *, timeout: float) -> list[HistoryEvent]:
     """Return the events of a run as the server has them; see ``server_history``. Raises ``HistoryGone``."""
-    client, label = cluster_client(), f"history of {run.label}"
-    with report_unavailable(label, reads=True):
-        try:
-            history = client.call(
-                lambda sdk: sdk.get_workflow_handle(run.cluster_id, run_id=run.run_id).fetch_history(), timeout=timeout
-            )
-        except RPCError as exc:
-            if is_gone(exc):
-                raise HistoryGone(f"{label}: the Temporal cluster no longer has the run") from exc
-            raise
+    client = cluster_client()
+    with report_unavailable(f"history of {run.label}", reads=True):
+        history = client.call(
+            lambda sdk: sdk.get_workflow_handle(run.cluster_id, run_id=run.run_id).fetch_history(), timeout=timeout
+        )
     return server_history.read_events(history.events, client.payloads)
 
 
@@ -189,23 +187,24 @@ def _with_end(events: list[HistoryEvent], target: RunTarget, storage: DjangoStor
         return events
     last, closing = events[-1], row.closing_value
     attributes = closing if isinstance(closing, dict) else {}
-    return [
-        *events,
-        HistoryEvent(last.number + 1, last.activation, _ENDS_OUTSIDE[row.status], row.closed_at, attributes),
-    ]
+    end = HistoryEvent(last.number + 1, last.activation, _ENDS_OUTSIDE[row.status], row.closed_at, attributes)
+    return [*events, end]
 
 
-def events_of(run: ClusterRun, *, run_id: str | None, timeout: float = QUERY_SECONDS) -> list[HistoryEvent]:
+def events_of(run: ClusterRun, *, timeout: float = QUERY_SECONDS) -> list[HistoryEvent]:
     """Return the events of a run, which a worker reads from it by a query. Raises the errors of ``ask``."""
     return [
         HistoryEvent(number, activation, kind, datetime.fromisoformat(at), attributes)
-        for number, activation, kind, at, attributes in state_of(run, run_id=run_id, timeout=timeout)["events"]
+        for number, activation, kind, at, attributes in state_of(run, timeout=timeout)["events"]
     ]
 
 
-def state_of(run: ClusterRun, *, run_id: str | None, timeout: float = QUERY_SECONDS) -> dict[str, Any]:
-    """Return the visible state of a run and its events: the answer to the query ``__tx_state``."""
-    state: dict[str, Any] = ask(run, names.STATE, None, run_id=run_id, timeout=timeout)
+def state_of(run: ClusterRun, *, timeout: float = QUERY_SECONDS) -> dict[str, Any]:
+    """Return the visible state of a run and its events: the answer to the query ``__tx_state``.
+
+    Raises the errors of ``ask``.
+    """
+    state: dict[str, Any] = ask(run, names.STATE, timeout=timeout)
     return state
 
 
@@ -233,26 +232,16 @@ def closing(target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | N
         return None
     _watches.pop(chain_id, None)
     try:
-        end = _end_of(watch)
-        if end is None or cluster_client().call(lambda sdk: _has_successor(sdk, watch.run)):
+        end = watch.end.result()
+        if end is None or _has_successor(watch.run):
             return None
-    except (RPCError, ClusterUnavailable, CancelledError):
+    except (RPCError, ClusterUnavailable, TemporalexError, CancelledError):
         return None  # asked again at the next look
     row = Instance.objects.using(storage.alias).filter(chain=chain_id, cluster_run_id=watch.run.run_id).first()
     if row is not None:
         with storage.transaction():
             mirror.close_run(row.pk, *end, storage=storage)
     return read_closing(chain_id, session=storage)
-
-
-def _end_of(watch: _Watch) -> tuple[str, dict[str, Any]] | None:
-    """Return the result of a watch that is done, or the end of a run that the cluster has deleted."""
-    try:
-        return watch.end.result()
-    except RPCError as exc:
-        if is_gone(exc):
-            return "terminated", {"reason": GONE}
-        raise
 
 
 def _start_watch(chain_id: UUID, storage: DjangoStorage) -> None:
@@ -264,73 +253,52 @@ def _start_watch(chain_id: UUID, storage: DjangoStorage) -> None:
             watch.end.cancel()
     run = find_on_cluster(chain_id, storage=storage)
     if run.run_id is not None:
-        client = cluster_client()
-        _watches[chain_id] = _Watch(run, client.submit(lambda sdk: _wait_for_end(sdk, client, run)), now)
+        wait_for_end = partial(read_end, cluster_id=run.cluster_id, run_id=run.run_id, waits=True)
+        _watches[chain_id] = _Watch(run, cluster_client().submit(wait_for_end), now)
 
 
-async def _wait_for_end(sdk: Client, client: ClusterClient, run: ClusterRun) -> tuple[str, dict[str, Any]] | None:
-    """Wait until the run has closed, and return its status and the attributes of its end.
-
-    Returns None if it has not within the time that the server holds a request, or if the rows will say how it ended.
-    """
-    request = service.GetWorkflowExecutionHistoryRequest(
-        namespace=client.namespace,
-        execution=calls.execution(run, run_id=run.run_id),
-        wait_new_event=True,
-        history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
-    )
-    answer = await sdk.workflow_service.get_workflow_execution_history(request, retry=True)
-    return _end_in(answer.history, client)
-
-
-async def _has_successor(sdk: Client, run: ClusterRun) -> bool:
+def _has_successor(run: ClusterRun) -> bool:
     """Return True if a later run of the chain has the id, such as after a reset that the rows do not show yet."""
-    request = service.DescribeWorkflowExecutionRequest(namespace=sdk.namespace, execution=calls.execution(run))
     try:
-        newest = (await sdk.workflow_service.describe_workflow_execution(request)).workflow_execution_info
-    except RPCError as exc:
-        if is_gone(exc):
-            return False
-        raise
+        newest = describe_run(replace(run, run_id=None), label=run.label).workflow_execution_info
+    except HistoryGone:
+        return False
     return newest.execution.run_id != run.run_id and newest.first_run_id == run.first_run_id
 
 
-async def read_end(sdk: Client, *, cluster_id: str, run_id: str) -> tuple[str, dict[str, Any]] | None:
+async def read_end(
+    sdk: Client, *, cluster_id: str, run_id: str, waits: bool = False
+) -> tuple[str, dict[str, Any]] | None:
     """Return ``(status, attributes of the closing event)`` of a closed run.
 
-    Returns None if the rows will show how the run ended.
+    If ``waits`` is True, wait until the run has closed, or the cluster has deleted it. Returns None if the rows will
+    show how the run ended, or if it has not closed within the time that the server holds a request.
     """
     client = cluster_client()
     request = service.GetWorkflowExecutionHistoryRequest(
         namespace=client.namespace,
         execution=WorkflowExecution(workflow_id=cluster_id, run_id=run_id),
+        wait_new_event=waits,
         history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,
     )
-    answer = await sdk.workflow_service.get_workflow_execution_history(request, retry=True)
-    return _end_in(answer.history, client)
-
-
-def _end_in(history: History, client: ClusterClient) -> tuple[str, dict[str, Any]] | None:
-    for event in history.events:
-        status = _CLOSED.get(event.event_type)
-        if status is None or status == "continued_as_new":
-            return None
-        return status, _closing_attributes(status, event, client)
+    try:
+        answer = await send(sdk, request, retry=True)
+    except RPCError as exc:
+        if waits and is_gone(exc):
+            return "terminated", {"reason": GONE}
+        raise
+    for event in answer.history.events:
+        name = event.WhichOneof("attributes")
+        attributes = getattr(event, name)
+        match name.removeprefix("workflow_execution_").removesuffix("_event_attributes"):
+            case "completed":
+                return "completed", {"result": first_value(attributes.result, client.payloads)}
+            case "failed":
+                return "failed", read_failure(attributes.failure, client.payloads)
+            case "canceled":
+                return "cancelled", {}
+            case "terminated":
+                return "terminated", {"reason": attributes.reason}
+            case "timed_out":
+                return "timed_out", {"timeout": "execution_timeout"}
     return None
-
-
-def _closing_attributes(status: str, event: Any, client: ClusterClient) -> dict[str, Any]:
-    match status:
-        case "completed":
-            values = [
-                client.payloads.decode(value)
-                for value in event.workflow_execution_completed_event_attributes.result.payloads
-            ]
-            return {"result": values[0] if values else None}
-        case "failed":
-            return read_failure(event.workflow_execution_failed_event_attributes.failure, client.payloads)
-        case "terminated":
-            return {"reason": event.workflow_execution_terminated_event_attributes.reason}
-        case "timed_out":
-            return {"timeout": "execution_timeout"}
-    return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
+from contextlib import suppress
 from typing import Any, Final
 from uuid import UUID
 
@@ -14,15 +14,15 @@ from temporalio.api.workflowservice import v1 as service
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from temporalex_django.backends.cluster import calls, mirror, outgoing
-from temporalex_django.backends.cluster.answers import is_gone, is_pause, outcome_of_failure, report_unavailable
-from temporalex_django.backends.cluster.client import ClusterClient, cluster_client
+from temporalex_django.backends.cluster import answers, calls, mirror, outgoing
+from temporalex_django.backends.cluster.client import ClusterClient, cluster_client, send
 from temporalex_django.backends.cluster.runs import ClusterRun, run_of
 from temporalex_django.backends.host import inside_transaction
 from temporalex_django.backends.protocol import RequestCall
 from temporalex_django.core.process import REQUEST
 from temporalex_django.db import outbox
 from temporalex_django.db.inserts import find_message
+from temporalex_django.db.outbox import OutboxRow
 from temporalex_django.engine import policy
 from temporalex_django.engine.contracts.records import Outcome
 from temporalex_django.engine.external_messages import MessageFingerprint
@@ -42,6 +42,8 @@ _PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 #: Seconds for which an update is still sent after the deadline of its caller.
 _GRACE: Final = 10.0
+#: Statuses of the outcomes of messages that the run has taken.
+_TAKEN: Final = frozenset({"completed", "failed", "accepted"})
 #: Parts of the server's texts for updates that were not judged, and are to be sent again.
 _UNJUDGED: Final = ("aborted", "continued as new", "continue as new", "unable to process", "not ready")
 
@@ -53,18 +55,14 @@ class ClusterRequest:
     process that dies has not lost them. Inside ``atomic()`` they are only committed, and an update is refused.
     """
 
+    message_number: int | None = None  # the message has no row of the inbox
+
     def __init__(self, call: RequestCall) -> None:
         self.call = call
         self.target, self.storage = call.target, call.storage
         self._future: Future[Outcome] | None = None
         self._outcome: Outcome | None = None
-        self._row: UUID | None = None
-        self._is_committed_later = False
-
-    @property
-    def message_number(self) -> int | None:
-        """None: the message has no row of the inbox."""
-        return None
+        self._row: OutboxRow | None = None
 
     def begin(self) -> None:
         """Send the message. Raises the error for a run that is closed, paused or switched off.
@@ -72,32 +70,30 @@ class ClusterRequest:
         Inside a transaction, a resume or a decision is only stored in the outbox, and an update raises
         ``ActionNotPossible``.
         """
-        call, target = self.call, self.target
-        if call.kind == "update" and inside_transaction(self.storage.alias):
+        call, is_inside = self.call, inside_transaction(self.storage.alias)
+        if call.kind == "update" and is_inside:
             raise ActionNotPossible(
                 f"{call.request_label} inside a transaction: the run lives on a Temporal cluster, which cannot see what "
                 "the transaction has written. Send a signal instead, or send the update in transaction.on_commit()"
             )
-        self._is_committed_later = inside_transaction(self.storage.alias)
         self._require_open()
-        if not self._is_committed_later:
+        if not is_inside:
             self._wait_for_earlier_rows()
-        run = run_of(target, storage=self.storage)
-        if run.first_run_id is None and not self._is_committed_later:  # its start was refused meanwhile
+        run = run_of(self.target, storage=self.storage)
+        if run.first_run_id is None and not is_inside:  # its start was refused meanwhile
             raise self._closed_error()
         if call.kind == "update":
             self._note_message()
         else:
-            self._insert_row(run)
-        if self._is_committed_later:
+            # Outside of a transaction this process sends it first; a dispatcher takes it over if the process dies.
+            self._insert_row(hold_seconds=0.0 if is_inside else policy.OUTBOX_LEASE)
+        if is_inside:
             self._outcome = Outcome(status="completed")
             return
         client = cluster_client()
         self._future = client.submit(lambda sdk: self._send(sdk, client, run))
 
-    def enqueue(self) -> None:
-        """Send the message and wait for nothing."""
-        self.begin()
+    enqueue = begin  # it waits for nothing
 
     def _require_open(self) -> None:
         call, target = self.call, self.target
@@ -146,57 +142,47 @@ class ClusterRequest:
         row = find_message(self.target.chain_id, self.call.message_id, storage=self.storage)
         return None if row is None else row[1]
 
-    @property
-    def _fingerprint(self) -> MessageFingerprint:
-        call = self.call
-        return MessageFingerprint(call.kind, call.message, call.payload, call.by.sender)
-
     def _note_message(self) -> bool:
         """Note that the message was sent, so that its id cannot be used for another one; return True if it is new.
 
         The audit row is written with it, whatever becomes of the message. Raises ``MessageIdTaken``.
         """
         call = self.call
+        message = MessageFingerprint(call.kind, call.message, call.payload, call.by.sender)
         if (earlier := self._earlier()) is not None:
-            earlier.require_same(call.message_id, self._fingerprint, exact=call.exact)
+            earlier.require_same(call.message_id, message, exact=call.exact)
             return False
         with self.storage.transaction():
-            outgoing.note_message(
-                self.target,
-                kind=call.kind,
-                name=call.message,
-                body=call.payload,
-                message_id=call.message_id,
-                sender=call.by.sender,
-                storage=self.storage,
-            )
+            outgoing.note_message(self.target, call.message_id, message, storage=self.storage)
             call.record(self.target.audit_subject, **{call.kind: call.message, "update_id": call.message_id})
         return True
 
-    def _insert_row(self, run: ClusterRun) -> None:
+    def _insert_row(self, *, hold_seconds: float) -> None:
         """Commit a resume or a decision to the outbox, and mark the human task that it decides."""
         call = self.call
         with self.storage.transaction():
             call.before_insert()
             if not self._note_message():
                 return
-            task = self._mark_task()
-            body = {
-                "payload": sent_payload(call.payload),
-                "id": call.message_id,
-                "sender": calls.sender_data(call.by.sender),
-                "headers": call.headers,
-                "task": task,
-            }
-            # Outside of a transaction this process sends it first; a dispatcher takes it over if the process dies.
             self._row = outgoing.insert(
-                run.chain_id,
+                self.target.chain_id,
                 "request",
-                body,
+                {**self._body, "task": self._mark_task()},
                 sender=call.by.sender,
-                hold_seconds=0.0 if self._is_committed_later else policy.OUTBOX_LEASE,
+                hold_seconds=hold_seconds,
                 storage=self.storage,
-            ).id
+            )
+
+    @property
+    def _body(self) -> dict[str, Any]:
+        """The message as it is sent. The run does not know the id of its row, so a decision lacks it.
+
+        The row of the task was judged here, and the run compares the question that the person saw.
+        """
+        call, payload = self.call, self.call.payload
+        if isinstance(payload, dict) and "task" in payload:
+            payload = {name: value for name, value in payload.items() if name != "run"}
+        return calls.message_body(payload, message_id=call.message_id, sender=call.by.sender, headers=call.headers)
 
     def _mark_task(self) -> str | None:
         """Mark the human task of a decision as being decided, and return its id; None for another message."""
@@ -205,12 +191,8 @@ class ClusterRequest:
         if key is None or call.payload.get("run") is None:
             return None
         tasks = HumanTask.objects.using(self.storage.alias).filter(run_id=UUID(call.payload["run"]), key=key)
-        sender = call.by.sender
-        mark = {
-            "outcome": call.message,
-            "by": "" if sender is None else sender.name,
-            "at": self.storage.now().isoformat(),
-        }
+        by = "" if call.by.sender is None else call.by.sender.name
+        mark = {"outcome": call.message, "by": by, "at": self.storage.now().isoformat()}
         tasks.update(deciding=mark)
         return next((str(pk) for pk in tasks.values_list("pk", flat=True)), None)
 
@@ -222,17 +204,9 @@ class ClusterRequest:
         Raises ``TimeoutError`` some time after the deadline of the caller, who has gone.
         """
         name = self.call.message if self.call.kind == "update" else names.RESUME
-        request = calls.update_request(
-            client,
-            run,
-            name=name,
-            payload=sent_payload(self.call.payload),
-            update_id=self.call.message_id,
-            sender=calls.sender_data(self.call.by.sender),
-            message_headers=self.call.headers,
-        )
-        left = self.call.deadline.seconds_left
-        async with asyncio.timeout(None if left == float("inf") else left + _GRACE), client.update_slots(run.chain_id):
+        request = calls.update_request(client, run, name, self._body)
+        left = self._seconds_left
+        async with asyncio.timeout(None if left is None else left + _GRACE), client.update_slots(run.chain_id):
             return await _send_until_judged(sdk, client, request)
 
     # -- the answer ---------------------------------------------------------------------------------------------------
@@ -244,90 +218,65 @@ class ClusterRequest:
         """
         if self._future is None:
             return
-        left = self.call.deadline.seconds_left
-        with self.call.wait_slot() as is_granted:
-            try:
-                outcome = self._read(left if is_granted else 0.0)
-            except FutureTimeout:
-                self._leave_to_dispatcher()
-                return
-        self._settle(outcome)
+        with self.call.wait_slot() as is_granted, suppress(Exception):  # ``_finish`` raises it
+            self._future.result(self._seconds_left if is_granted else 0.0)
+        self._finish()
 
     async def await_outcome(self) -> None:
         """Wait as ``wait`` does, without blocking a thread."""
         if self._future is None:
             return
+        with suppress(Exception):  # as above
+            await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(self._future)), self._seconds_left)
+        await sync_to_async(self._finish)()
+
+    @property
+    def _seconds_left(self) -> float | None:
         left = self.call.deadline.seconds_left
-        try:
-            await asyncio.wait_for(
-                asyncio.shield(asyncio.wrap_future(self._future)), None if left == float("inf") else left
-            )
-        except TimeoutError:
-            await sync_to_async(self._leave_to_dispatcher)()
-            return
-        except Exception:  # noqa: BLE001, S110 - it is read, and raised, below
-            pass
-        await sync_to_async(self._settle_done)()
+        return None if left == float("inf") else left
 
-    def _leave_to_dispatcher(self) -> None:
-        """Let a worker ask for the outcome of a resume or a decision, and store it: the caller has gone."""
-        if self._row is not None:
-            outbox.make_due(self._row, storage=self.storage)
+    def _finish(self) -> None:
+        """Store the outcome, or raise what the cluster has answered instead.
 
-    def _settle_done(self) -> None:
-        self._settle(self._read(0.0))
-
-    def _read(self, seconds: float) -> Outcome:
-        """Return the outcome of the update, or raise what the cluster has answered instead."""
+        Without an answer the caller has gone. A worker then asks for the outcome of a resume or a decision.
+        """
+        call, target = self.call, self.target
         assert self._future is not None
-        call = self.call
-        with report_unavailable(call.request_label, update_id=call.message_id):
+        with answers.report_unavailable(call.request_label, update_id=call.message_id):
             try:
-                return self._future.result(None if seconds == float("inf") else seconds)
+                self._outcome = self._future.result(0.0)
+            except TimeoutError:
+                if self._row is not None:
+                    outbox.make_due(self._row.id, storage=self.storage)
+                return
             except RPCError as exc:
-                if is_pause(exc):
-                    self._forget()
-                    target = self.target
-                    mirror.copy_pause(target.chain_id, target.run_id, is_paused=True, storage=self.storage)
-                    raise self._paused_error() from exc
-                if not is_gone(exc):
+                if not (answers.is_pause(exc) or answers.is_gone(exc)):
                     raise
-                self._forget()
-                raise self._closed_error() from exc
+                self._store(None)
+                if answers.is_gone(exc):
+                    raise self._closed_error() from exc
+                mirror.copy_pause(target.chain_id, target.run_id, is_paused=True, storage=self.storage)
+                raise self._paused_error() from exc
+        self._store(self._outcome)
 
-    def _forget(self) -> None:
-        """Delete the rows of a request that the closed run cannot take; its human task has no pending decision then."""
-        call = self.call
-        with self.storage.transaction():
-            if self._row is not None:
-                outgoing.settle_request(self._row, call.message_id, is_taken=False, storage=self.storage)
-            outgoing.forget_message(self.target.chain_id, call.message_id, storage=self.storage)
+    def _store(self, outcome: Outcome | None) -> None:
+        """Store the outcome; None means that the run cannot take the message. The row of the outbox goes.
 
-    def _settle(self, outcome: Outcome) -> None:
-        """Store the outcome: the row of the outbox goes, and a free id can be used again."""
-        call, self._outcome = self.call, outcome
-        is_taken = outcome.status in ("completed", "failed", "accepted")
-        with self.storage.transaction():
+        The id of a message that the run has not taken is free again, and its human task has no pending decision.
+        """
+        chain_id, message_id, storage = self.target.chain_id, self.call.message_id, self.storage
+        is_taken = outcome is not None and outcome.status in _TAKEN
+        with storage.transaction():
             if self._row is not None:
-                outgoing.settle_request(self._row, call.message_id, is_taken=is_taken, storage=self.storage)
-            elif is_taken:
-                outgoing.store_outcome(self.target.chain_id, call.message_id, outcome, storage=self.storage)
+                outgoing.settle_request(self._row, is_taken=is_taken, storage=storage)
+            elif outcome is not None and is_taken:
+                outgoing.store_outcome(chain_id, message_id, outcome, storage=storage)
             if not is_taken:
-                outgoing.forget_message(self.target.chain_id, call.message_id, storage=self.storage)
+                outgoing.forget_message(chain_id, message_id, storage=storage)
 
     def outcome(self) -> Outcome | None:
         """Return the outcome, or None if there is none yet."""
         return self._outcome
-
-
-def sent_payload(payload: Any) -> Any:
-    """Return the payload of a message as it is sent. The run does not know the id of its row, so a decision lacks it.
-
-    The row of the task was judged here, and the run compares the question that the person saw.
-    """
-    if isinstance(payload, dict) and "task" in payload:
-        return {name: value for name, value in payload.items() if name != "run"}
-    return payload
 
 
 async def _send_until_judged(
@@ -338,22 +287,26 @@ async def _send_until_judged(
     while True:
         sent: Any = None
         try:
-            answer: Any = await sdk.workflow_service.update_workflow_execution(request)
+            answer = await send(sdk, request)
             sent = answer.update_ref
             while not answer.HasField("outcome"):
-                poll = calls.poll_request(client, sent)
-                answer = await sdk.workflow_service.poll_workflow_execution_update(poll)
+                poll = service.PollWorkflowExecutionUpdateRequest(
+                    namespace=client.namespace,
+                    identity=client.identity,
+                    update_ref=sent,
+                    wait_policy=calls.WAIT_POLICY,
+                )
+                answer = await send(sdk, poll)
         except RPCError as exc:
             # A run that has admitted an update may close without it. The next run of the chain may take it.
-            if not (_is_unjudged(exc) or (sent is not None and is_gone(exc))):
+            if not (_is_unjudged(exc) or (sent is not None and answers.is_gone(exc))):
                 raise
         else:
             if not answer.outcome.HasField("failure"):
-                values = [client.payloads.decode(value) for value in answer.outcome.success.payloads]
-                return Outcome(status="completed", value=values[0] if values else None)
+                return Outcome(status="completed", value=answers.first_value(answer.outcome.success, client.payloads))
             failure = answer.outcome.failure
             if not any(part in failure.message.lower() for part in _UNJUDGED) or failure.source:
-                return outcome_of_failure(failure, client.payloads)
+                return answers.outcome_of_failure(failure, client.payloads)
         await asyncio.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE)
 

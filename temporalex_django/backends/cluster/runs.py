@@ -42,8 +42,8 @@ class ClusterRun:
     chain_id: UUID
     workflow: str
     workflow_id: str
-    first_run_id: str | None
-    run_id: str | None
+    first_run_id: str | None = None
+    run_id: str | None = None
     is_blocked: bool = False
     is_behind: bool = False
 
@@ -66,14 +66,15 @@ def find_on_cluster(
     row = next(iter(storage.sql.select(sql, [*earlier, *chosen, chain_id], _ADDRESS_TYPES)), None)
     if row is None or row[0] is None:
         raise WorkflowNotFound(f"the chain {chain_id} has no run on the Temporal cluster")
-    cluster_id, workflow, workflow_id, cluster_run_id, first_run_id, is_blocked, is_behind = row
+    cluster_id, workflow, workflow_id, *ids, is_blocked, is_behind = row
+    on_cluster, first_run_id = (None if value is None else str(value) for value in ids)
     return ClusterRun(
         cluster_id=cluster_id,
         chain_id=chain_id,
         workflow=workflow,
         workflow_id=workflow_id,
-        first_run_id=_text(first_run_id),
-        run_id=_text(cluster_run_id),
+        first_run_id=first_run_id,
+        run_id=on_cluster,
         is_blocked=bool(is_blocked),
         is_behind=bool(is_behind),
     )
@@ -95,7 +96,3 @@ def adopt(chains: Sequence[tuple[UUID, str]], *, storage: DjangoStorage) -> None
         Instance.objects.using(storage.alias).filter(chain=chain).update(
             cluster_id=cluster_id, mirrored_at=F("created_at")
         )
-
-
-def _text(value: UUID | None) -> str | None:
-    return None if value is None else str(value)

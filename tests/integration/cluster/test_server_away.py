@@ -269,10 +269,10 @@ def answers_with(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[...,
     start_request = calls.start_request
 
     def answer(status: RPCStatusCode, ids: Any = None) -> None:
-        def refuse(*args: Any, **options: Any) -> Any:
-            if ids is None or any(name in options["cluster_id"] for name in ids):
+        def refuse(client: Any, run: Any, **options: Any) -> Any:
+            if ids is None or any(name in run.cluster_id for name in ids):
                 raise RPCError("so it says", status, b"")
-            return start_request(*args, **options)
+            return start_request(client, run, **options)
 
         monkeypatch.setattr(calls, "start_request", refuse)
 

@@ -174,13 +174,14 @@ class ClusterBackend:
             return InsertedMessage(0, True)
         with storage.transaction():
             replaced, message = None, MessageFingerprint(kind, name, body, sender)
-            earlier = find_message(target.chain_id, message_id, storage=storage)
-            if earlier is not None and not outgoing.forget_refused(target.chain_id, message_id, storage=storage):
-                replaced = delete_replaced(target.chain_id, message_id, message, storage=storage)
-                if replaced is None:
-                    earlier[1].require_same(message_id, message, exact=exact)
-                    return InsertedMessage(earlier[0], False)
-            outgoing.note_message(target, message_id, message, storage=storage)
+            if not outgoing.note_message(target, message_id, message, storage=storage):
+                if not outgoing.forget_refused(target.chain_id, message_id, storage=storage):
+                    replaced = delete_replaced(target.chain_id, message_id, message, storage=storage)
+                    earlier = None if replaced else find_message(target.chain_id, message_id, storage=storage)
+                    if earlier is not None:
+                        earlier[1].require_same(message_id, message, exact=exact)
+                        return InsertedMessage(earlier[0], False)
+                outgoing.note_message(target, message_id, message, storage=storage)
             self._insert(target.chain_id, "signal", signal, sender=sender, **options)
         return InsertedMessage(0, True, replaced=replaced)
 

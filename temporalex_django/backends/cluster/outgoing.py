@@ -456,15 +456,17 @@ _NOTE: Final = MESSAGES.pick_columns(
 )
 
 
-def note_message(target: RunTarget, message_id: str, message: MessageFingerprint, *, storage: DjangoStorage) -> None:
-    """Insert the row of a message with an id, by which one that is sent again is recognized. No turn reads it."""
+def note_message(target: RunTarget, message_id: str, message: MessageFingerprint, *, storage: DjangoStorage) -> bool:
+    """Insert the row of a message with an id, by which one that is sent again is recognized. No turn reads it.
+
+    Returns False if a message of the chain has the id.
+    """
     now, clock = storage.sql.now_expression(storage.clock, live=True)
     body, sender = codec().encode(message.payload), sender_columns(message.sender)
     values = [target.chain_id, target.queue, message.kind, message.name, body, message_id, *sender]
-    storage.sql.execute(
-        _NOTE.insert_parameters(storage.sql.placeholder, "", created_at=now),
-        [*values, False, True, SENT, *clock],
-    )
+    free = "on conflict (chain_id, request_id) where request_id is not null do nothing"
+    insert = _NOTE.insert_parameters(storage.sql.placeholder, free, created_at=now)
+    return bool(storage.sql.execute(insert, [*values, False, True, SENT, *clock]))
 
 
 def store_outcome(chain_id: UUID, message_id: str, outcome: Outcome, *, storage: DjangoStorage) -> None:

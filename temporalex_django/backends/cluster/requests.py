@@ -16,7 +16,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from temporalex_django.backends.cluster import answers, calls, mirror, outgoing
 from temporalex_django.backends.cluster.client import ClusterClient, cluster_client, send
-from temporalex_django.backends.cluster.runs import ClusterRun, run_of
+from temporalex_django.backends.cluster.runs import LAST, ClusterRun, run_of
 from temporalex_django.backends.host import inside_transaction
 from temporalex_django.backends.protocol import RequestCall
 from temporalex_django.core.process import REQUEST
@@ -77,9 +77,10 @@ class ClusterRequest:
                 "the transaction has written. Send a signal instead, or send the update in transaction.on_commit()"
             )
         self._require_open()
-        if not is_inside:
+        run = run_of(self.target, before=LAST, storage=self.storage)
+        if run.is_behind and not is_inside:
             self._wait_for_earlier_rows()
-        run = run_of(self.target, storage=self.storage)
+            run = run_of(self.target, storage=self.storage)
         if run.first_run_id is None and not is_inside:  # its start was refused meanwhile
             raise self._closed_error()
         if call.kind == "update":
@@ -149,11 +150,11 @@ class ClusterRequest:
         """
         call = self.call
         message = MessageFingerprint(call.kind, call.message, call.payload, call.by.sender)
-        if (earlier := self._earlier()) is not None:
-            earlier.require_same(call.message_id, message, exact=call.exact)
-            return False
         with self.storage.transaction():
-            outgoing.note_message(self.target, call.message_id, message, storage=self.storage)
+            if not outgoing.note_message(self.target, call.message_id, message, storage=self.storage):
+                if (earlier := self._earlier()) is not None:
+                    earlier.require_same(call.message_id, message, exact=call.exact)
+                return False
             call.record(self.target.audit_subject, **{call.kind: call.message, "update_id": call.message_id})
         return True
 
@@ -266,11 +267,12 @@ class ClusterRequest:
         """
         chain_id, message_id, storage = self.target.chain_id, self.call.message_id, self.storage
         is_taken = outcome is not None and outcome.status in _TAKEN
+        if self._row is None and outcome is not None and is_taken:
+            outgoing.store_outcome(chain_id, message_id, outcome, storage=storage)
+            return
         with storage.transaction():
             if self._row is not None:
                 outgoing.settle_request(self._row, is_taken=is_taken, storage=storage)
-            elif outcome is not None and is_taken:
-                outgoing.store_outcome(chain_id, message_id, outcome, storage=storage)
             if not is_taken:
                 outgoing.forget_message(chain_id, message_id, storage=storage)
 

@@ -28,6 +28,9 @@ _BEHIND: Final = (
     " and o.id < %s)"
 )
 
+#: An id behind those of all rows of the outbox.
+LAST: Final = UUID(int=2**128 - 1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterRun:
@@ -57,8 +60,8 @@ def find_on_cluster(
 ) -> ClusterRun:
     """Return the address on the cluster of the run ``run_id`` of a chain (None: its newest run). One read.
 
-    ``before`` is a row of the outbox, for ``ClusterRun.is_behind``. Raises ``WorkflowNotFound`` if the chain has no
-    such run on the cluster.
+    ``before`` is a row of the outbox, or ``LAST`` for one to come, for ``ClusterRun.is_behind``. Raises
+    ``WorkflowNotFound`` if the chain has no such run on the cluster.
     """
     sql = _ADDRESS.format(run="c.run_id" if run_id is None else "%s", behind="false" if before is None else _BEHIND)
     earlier = () if before is None else (TEMPORAL, before)
@@ -80,9 +83,9 @@ def find_on_cluster(
     )
 
 
-def run_of(target: RunTarget, *, storage: DjangoStorage) -> ClusterRun:
-    """Return the address on the cluster of the selected run of a target. One read. Raises ``WorkflowNotFound``."""
-    return find_on_cluster(target.chain_id, run_id=target.selected_run_id, storage=storage)
+def run_of(target: RunTarget, *, before: UUID | None = None, storage: DjangoStorage) -> ClusterRun:
+    """Return the address on the cluster of the selected run of a target, as ``find_on_cluster`` does."""
+    return find_on_cluster(target.chain_id, run_id=target.selected_run_id, before=before, storage=storage)
 
 
 def adopt(chains: Sequence[tuple[UUID, str]], *, storage: DjangoStorage) -> None:

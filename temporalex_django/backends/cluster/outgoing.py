@@ -516,8 +516,8 @@ def settle_request(row: OutboxRow, *, is_taken: bool, storage: DjangoStorage) ->
     if not Outbox.objects.using(storage.alias).filter(pk=row.id).delete()[0]:
         return
     if is_taken:
-        messages = Message.objects.using(storage.alias).filter(chain_id=row.chain_id, request_id=row.body["id"])
-        messages.update(outcome_status="completed")
+        messages = _sent_messages(row.chain_id, storage).filter(request_id=row.body["id"])
+        messages.update(outcome_status="completed", answered_at=storage.now())
     else:
         _reopen_task(row.body, storage)
 

@@ -122,10 +122,10 @@ def test_a_run_that_cannot_be_written_keeps_no_other_one_waiting(
 ) -> None:
     write = mirror.write
 
-    def refuse(run: ObservedRun, **options: Any) -> None:
+    def refuse(run: ObservedRun, **options: Any) -> Any:
         if run.info.id == "bad":
             raise ValueError("a secret payload")
-        write(run, **options)
+        return write(run, **options)
 
     monkeypatch.setattr(mirror, "write", refuse)
     for name in ("one", "bad", "two"):
@@ -205,5 +205,5 @@ def test_a_rebuilt_open_run_is_kept_whatever_its_class_keeps(
     there.add(run, closed_at=storage.now() - timedelta(days=1))
     there.pages[0][0].status = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
     there.runs[run.run_id] = replace(there.runs[run.run_id], closing=None)
-    reconcile.repair(there.pages[0], storage=storage)
+    reconcile.Comparison(storage).repair(there.pages[0])
     assert ids() == {"open"}

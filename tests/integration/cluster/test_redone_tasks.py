@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from temporalex_django import ContinueAsNew, Ok, Workflow, api
+from temporalex_django import ContinueAsNew, Ok, Workflow, api, signals
 from temporalex_django.backends.cluster import mirror
 from temporalex_django.backends.cluster.client import cluster_client
 from temporalex_django.backends.cluster.mirrored_run import ObservedRun
@@ -108,12 +108,13 @@ def test_a_signal_during_the_task_that_continues_a_run_reaches_its_next_run(
     """The server refuses the completion, and has the task done again with the signal."""
     write, tries = mirror.write, list[ObservedRun]()
 
-    def write_and_signal(run: ObservedRun, **options: Any) -> None:
-        write(run, **options)
+    def write_and_signal(run: ObservedRun, **options: Any) -> Any:
+        errors = write(run, **options)
         if run.closing is not None and run.closing.kind == CONTINUE:
             tries.append(run)
             if len(tries) == 1:
                 cluster_client().call(lambda sdk: sdk.get_workflow_handle(run.cluster_id).signal("go"))
+        return errors
 
     monkeypatch.setattr(mirror, "write", write_and_signal)
     handle = RefusedSteps.start(1, id=f"redone-{uuid.uuid4().hex[:8]}")
@@ -124,6 +125,22 @@ def test_a_signal_during_the_task_that_continues_a_run_reaches_its_next_run(
     assert (first.status, second.status) == ("continued_as_new", "completed")
     carried = [(run.next_facts or {}).get("carried") for run in tries]
     assert carried[0] != carried[1] == storage.run_records([second.pk])[second.pk].carried_messages
+
+
+def test_the_activation_that_continues_a_run_sends_its_signals(storage: DjangoStorage) -> None:
+    states: list[Any] = []
+
+    def receive(state: Any, **_: Any) -> None:
+        states.append(state)
+
+    run = Observations()
+    run.write(storage, 1, at=0)
+    signals.state_published.connect(receive)
+    try:
+        run.write(storage, 2, at=1, closing=CONTINUE, args="second", published="last")
+    finally:
+        signals.state_published.disconnect(receive)
+    assert states == ["last"]
 
 
 # -- an end that the server has refused -------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +12,7 @@ from temporalex_django import Ok, Workflow, api
 from temporalex_django.backends.cluster import mirror
 from temporalex_django.backends.cluster.mirrored_run import MirroredFacts, ObservedRun
 from temporalex_django.core.executor import VisibleState
-from temporalex_django.core.history.activation import RunInfo
+from temporalex_django.core.history.activation import Completion, RunInfo
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance
@@ -53,12 +54,16 @@ class Observations:
         """
         now = BEGIN + timedelta(seconds=at)
         end = None if closing is None else HistoryEvent(2 * activation, activation, closing, now, attributes)
-        return ObservedRun(
-            cluster_id=f"g:{self.info.id}",
+        there: Any = SimpleNamespace(
+            workflow_id=f"g:{self.info.id}",
             run_id=self.run_id,
-            first_run_id=self.first,
+            first_execution_run_id=self.first,
+            task_queue="default",
+            parent=None,
+        )
+        return ObservedRun(
+            there=there,
             original_run_id=self.run_id,
-            queue="default",
             info=self.info,
             facts=self.facts,
             start={"args": "first"},
@@ -83,8 +88,7 @@ class Observations:
             human_tasks=(),
             stores=False,
             next_facts=StartFacts(carried=attributes["carried"]) if "carried" in attributes else None,
-            failed_signals=(),
-            lost=(),
+            completion=Completion(),
         )
 
     def write(self, storage: DjangoStorage, activation: int, **options: Any) -> None:

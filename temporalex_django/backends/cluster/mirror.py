@@ -88,7 +88,7 @@ def write(
     """
     batch, errors = _Batch(storage, restores, read_at, announce), dict[str, MirrorBusy]()
     # Two transactions that lock chains in the same order cannot deadlock.
-    ordered = sorted(runs, key=lambda run: run.facts.get("chain") or run.first_run_id)
+    ordered = sorted(runs, key=lambda run: run.facts.get("chain") or run.there.first_execution_run_id)
     with storage.transaction("mirror" if len(runs) > 1 else "mirror alone"):
         batch.read(ordered, wait=wait)
         for run in ordered:
@@ -144,10 +144,8 @@ class _Batch:
         else:
             locked = storage.lock_runs(chains)
         self.states |= locked
-        newest = [state.run_id for state in locked.values()]
-        (by_cluster, ids), (by_key, keys) = (
-            storage.sql.in_array(values, "uuid") for values in ([UUID(run.run_id) for run in runs], newest)
-        )
+        by_cluster, ids = storage.sql.in_array([UUID(run.run_id) for run in runs], "uuid")
+        by_key, keys = storage.sql.in_array([state.run_id for state in locked.values()], "uuid")
         sql = _ROW.select(f"where cluster_run_id {by_cluster} or id {by_key}")
         for values in storage.sql.select(sql, [ids, keys], _ROW.types):
             row = _read_row(values, storage.alias)
@@ -159,10 +157,10 @@ class _Batch:
         if chain_id in self.planned:  # by an earlier run of the chain
             self.store()
             self.read([run])
-        located = self._locate(run, chain_id)
-        if located is None:
+        row = self._locate(run, chain_id)
+        if row is None:
             return
-        row, state = located
+        state = self.states[row.chain_id]
         if self._is_continuation_undone(run, row, state):
             delete_search_attributes(self.storage.sql, [state.run_id])
             self.storage.sql.execute("delete from temporalex_instance where id = %s", [state.run_id])
@@ -180,28 +178,27 @@ class _Batch:
         elif run.closing is not None:
             _close_earlier(row.pk, run.closing.kind, run.closing.attributes, run.closing.at, self.storage)
 
-    def _locate(self, run: ObservedRun, chain_id: UUID | None) -> tuple[Instance, RunState] | None:
-        """Return the row of a run and the state of its chain. They are inserted if there are none.
+    def _locate(self, run: ObservedRun, chain_id: UUID | None) -> Instance | None:
+        """Return the row of a run, which is inserted if there is none.
 
         Returns None for an earlier run of the chain that has no row, and if somebody has deleted the chain.
         """
         if chain_id is None or chain_id not in self.states:
             if chain_id is not None and Chain.objects.using(self.storage.alias).filter(pk=chain_id).exists():
-                raise MirrorBusy(f"another transaction has locked the row of the chain of {run.cluster_id}; try again")
+                raise MirrorBusy(
+                    f"another transaction has locked the row of the chain of {run.there.workflow_id}; try again"
+                )
             if chain_id is not None and "chain" in run.facts and not self.restores:
                 return None
-            chain_id = self._insert_chain(run, chain_id)
-        state, run_id = self.states[chain_id], UUID(run.run_id)
+            return self._insert_chain(run, chain_id)
+        run_id, newest_id = UUID(run.run_id), self.states[chain_id].run_id
         own = (row for row in self.rows.values() if row.cluster_run_id == run_id and row.chain_id == chain_id)
-        row = next(own, None)
-        if row is None and state.run_id not in self.rows:  # somebody has deleted the row, and left that of the chain
+        if (row := next(own, None)) is not None:
+            return row
+        if newest_id not in self.rows:  # somebody has deleted the row of the run, and left that of the chain
             self.storage.sql.execute("delete from temporalex_chain where id = %s", [chain_id])
-            self._insert_chain(run, chain_id)
-            state = self.states[chain_id]
-            row = self.rows[state.run_id]
-        if row is None:
-            row = self._next_row(run, state)
-        return None if row is None else (row, state)
+            return self._insert_chain(run, chain_id)
+        return self._next_row(run, self.states[chain_id])
 
     def _next_row(self, run: ObservedRun, state: RunState) -> Instance | None:
         """Return the row of a new run of a chain: it is inserted, or gets its id on the cluster.
@@ -213,7 +210,7 @@ class _Batch:
         if current.cluster_run_id is None and run.info.attempt == current.attempt:
             rows.filter(pk=current.pk).update(cluster_run_id=run_id)
             Chain.objects.using(self.storage.alias).filter(pk=state.chain_id, cluster_first_run_id=None).update(
-                cluster_first_run_id=UUID(run.first_run_id)
+                cluster_first_run_id=UUID(run.there.first_execution_run_id)
             )
             return current
         began_after = run.now > (current.cluster_task_at or current.created_at)
@@ -225,8 +222,8 @@ class _Batch:
         source = rows.filter(cluster_run_id=UUID(run.original_run_id)).first()
         return insert_next(state, current, run_id=run_id, source=source or current, storage=self.storage)
 
-    def _insert_chain(self, run: ObservedRun, chain_id: UUID | None) -> UUID:
-        """Insert the rows of a chain that has none, and return its id.
+    def _insert_chain(self, run: ObservedRun, chain_id: UUID | None) -> Instance:
+        """Insert the rows of a chain that has none, and return that of the run.
 
         Another program has started it, or they were deleted. The run is the first one of the rows, whatever its number
         in the chain. ``chain_id`` is the id of the chain (None: a new one).
@@ -235,17 +232,19 @@ class _Batch:
         if "chain" not in run.facts or run.closing is not None:
             start = replace(start, scope="none")  # the cluster keeps other ids unique
         ids = insert_start(start, ids=StartedRun(chain_id or uuid7(), _row_id(run.facts)), storage=storage)
-        adopt([(ids.chain_id, run.cluster_id)], storage=storage)
+        adopt([(ids.chain_id, run.there.workflow_id)], storage=storage)
         rows = Instance.objects.using(storage.alias)
         parent = None
-        if run.parent_run_id is not None:
-            parent = rows.filter(cluster_run_id=UUID(run.parent_run_id)).values_list("pk", flat=True).first()
+        if run.there.parent is not None:
+            parent = rows.filter(cluster_run_id=UUID(run.there.parent.run_id)).values_list("pk", flat=True).first()
         rows.filter(pk=ids.run_id).update(
             cluster_run_id=UUID(run.run_id), attempt=run.info.attempt, parent_run_id=parent
         )
-        Chain.objects.using(storage.alias).filter(pk=ids.chain_id).update(cluster_first_run_id=UUID(run.first_run_id))
+        Chain.objects.using(storage.alias).filter(pk=ids.chain_id).update(
+            cluster_first_run_id=UUID(run.there.first_execution_run_id)
+        )
         self.read([run])
-        return ids.chain_id
+        return self.rows[ids.run_id]
 
     def _is_continuation_undone(self, run: ObservedRun, row: Instance, state: RunState) -> bool:
         """Return True if the server has refused the continue-as-new that the rows show.
@@ -305,19 +304,18 @@ class _Batch:
         tasks = [task for write in writes for task in write.human_tasks]
         if closed_ids := [task.id for task in tasks if task.task.ending]:
             HumanTask.objects.using(storage.alias).filter(pk__in=closed_ids).update(deciding=None)
-        for write, (run, row) in zip(writes, planned.values(), strict=True):
+        for write, (_, row) in zip(writes, planned.values(), strict=True):
             if write.next_run is not None:  # it gets its id with its first activation
                 rows = Instance.objects.using(storage.alias).filter(pk=write.next_run.run_id)
                 rows.update(attempt=row.attempt + 1)
-            write.events = _new_events(run.events)
-        _announce(writes, records, storage, self.announce)
+        _announce(writes, [run.events for run, _ in planned.values()], records, storage, self.announce)
 
 
 def _chain_of(run: ObservedRun, storage: DjangoStorage) -> UUID | None:
     """Return the chain of a run: its start has named it, or else a run of it has a row. None: it has no rows."""
     if "chain" in run.facts:
         return UUID(run.facts["chain"])
-    ids = {UUID(run.first_run_id), UUID(run.run_id)}
+    ids = {UUID(run.there.first_execution_run_id), UUID(run.run_id)}
     row = Instance.objects.using(storage.alias).filter(cluster_run_id__in=ids).only("chain_id").first()
     return None if row is None else row.chain_id
 
@@ -334,7 +332,7 @@ def _start_of(run: ObservedRun) -> RunStart:
         workflow=run.info.workflow,
         version=run.info.version,
         args=run.start.get("args"),
-        queue=queue_of(run.queue),
+        queue=queue_of(run.there.task_queue),
         scope=scope,
         generated=True,
         parent=run.info.parent,
@@ -364,8 +362,8 @@ def _changes(run: ObservedRun, row: Instance, state: RunState, now: datetime) ->
     return RunWrite(
         run=state,
         instance=_columns(run, row, now),
-        failed_signals=[*run.failed_signals],
-        refused_redeliveries=[RefusedRedelivery(**lost._asdict(), **label, at=run.now) for lost in run.lost],
+        failed_signals=[*run.completion.failed],
+        refused_redeliveries=[RefusedRedelivery(**lost._asdict(), **label, at=run.now) for lost in run.completion.lost],
         human_tasks=[
             HumanTaskWrite(**label, chain_id=state.chain_id, changes=change.changes, task=change.task)
             for change in run.human_tasks
@@ -521,8 +519,7 @@ def close_locked(state: RunState, status: str, closing: dict[str, Any], *, stora
     write = RunWrite(run=state, instance={"mirrored_at": now})
     _add_end(write, records[state.run_id], end, storage)
     _store([write], storage)
-    write.events = _new_events([end])
-    _announce([write], records, storage)
+    _announce([write], [[end]], records, storage)
 
 
 def copy_pause(chain_id: UUID, run_id: UUID, *, is_paused: bool, storage: DjangoStorage) -> bool:
@@ -574,20 +571,19 @@ def _store(writes: Sequence[RunWrite], storage: DjangoStorage) -> None:
     storage.write(writes)
 
 
-def _new_events(events: Sequence[HistoryEvent]) -> list[NewEvent]:
-    return [
-        NewEvent(number=e.number, activation=e.activation, kind=e.kind, at=e.at, attributes=e.attributes)
-        for e in events
-    ]
-
-
 def _announce(
     writes: list[RunWrite],
+    events: Sequence[Sequence[HistoryEvent]],
     records: dict[UUID, RunRecord],
     storage: DjangoStorage,
     announce: Callable[[TurnReport], None] = notify.send_turn_signals,
 ) -> None:
     """After the commit, send the Django signals about the new events, and wake callers that wait for the runs."""
+    for write, added in zip(writes, events, strict=True):
+        write.events = [
+            NewEvent(number=e.number, activation=e.activation, kind=e.kind, at=e.at, attributes=e.attributes)
+            for e in added
+        ]
     report = TurnReport(run_count=len(writes), writes=writes, records=records)
     storage.on_commit(partial(announce, report))
     storage.on_commit(partial(notify.send_notifications, report, alias=storage.alias))

@@ -7,10 +7,10 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -184,13 +184,9 @@ class MirrorWriter:
         self._thread.close()
         self._reports.close()
 
-    @asynccontextmanager
-    async def closing(self) -> AsyncIterator[None]:
-        """Return a context manager at whose end the threads end."""
-        try:
-            yield
-        finally:
-            await asyncio.to_thread(self.close)
+    async def aclose(self) -> None:
+        """End the threads like ``close``, beside the event loop."""
+        await asyncio.to_thread(self.close)
 
     # -- in the threads -----------------------------------------------------------------------------------------------
 
@@ -311,7 +307,7 @@ class MirrorWriter:
             job.future.set_exception(error)
         else:
             self._is_failing = True
-            log.warning("the rows of %s are not written yet: %s", job.run.cluster_id, error_line(error))
+            log.warning("the rows of %s are not written yet: %s", job.run.there.workflow_id, error_line(error))
             if self._is_ending or now > job.dropped_at:
                 return
             job.until = now + _SOON

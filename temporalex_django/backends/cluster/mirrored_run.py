@@ -28,7 +28,7 @@ from temporalex_django.backends.cluster.ids import cluster_id_of, task_queue
 from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.executor import VisibleState
 from temporalex_django.core.failures import error_line
-from temporalex_django.core.history.activation import Activation, Completion, FailedSignal, LostMessage, RunInfo
+from temporalex_django.core.history.activation import Activation, Completion, RunInfo
 from temporalex_django.core.history.events import Command, HistoryEvent, Job
 from temporalex_django.core.human_tasks import HumanTaskChange
 from temporalex_django.core.payloads import codec as payloads
@@ -73,24 +73,19 @@ class MirroredFacts(StartFacts, total=False):
 class ObservedRun:
     """A run after an activation, before the server has the completion of the activation.
 
-    ``cluster_id``, ``run_id`` and ``first_run_id`` are its ids on the cluster, and ``queue`` is its task queue there.
-    ``original_run_id`` is the id there of the run that was reset, or its own.
+    ``there`` has its ids on the cluster, its task queue and its parent there. ``original_run_id`` is the id there of
+    the run that was reset, or its own.
     ``info`` and ``facts`` are those with which it started, and ``start`` has the attributes of its first event, which
     happened at ``started_at``. ``now`` is the time of the activation by the clock of the cluster, and ``activation``
     its number. ``events`` are those that it added; ``length`` counts all. ``closing`` is the event that closed the run,
     or None. ``human_tasks`` are those that changed, or all open ones if the run was rebuilt for this activation.
     ``stores`` is True if the class declares stored fields. ``next_facts`` are those of the next run of the chain, if
-    there is one.
-    ``failed_signals`` are those whose handler has failed in this activation, and ``lost`` are messages that waited
-    after a reset and that nothing has taken. ``parent_run_id`` is the id on the cluster of the run that started it as a
-    child, or None.
+    there is one. ``completion`` has the signals whose handler has failed in this activation, and messages that waited
+    after a reset and that nothing has taken.
     """
 
-    cluster_id: str
-    run_id: str
-    first_run_id: str
+    there: sdk.Info
     original_run_id: str
-    queue: str
     info: RunInfo
     facts: MirroredFacts
     start: Mapping[str, Any]
@@ -104,9 +99,12 @@ class ObservedRun:
     human_tasks: Sequence[HumanTaskChange]
     stores: bool
     next_facts: StartFacts | None
-    failed_signals: Sequence[FailedSignal]
-    lost: Sequence[LostMessage]
-    parent_run_id: str | None = None
+    completion: Completion
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run on the cluster."""
+        return self.there.run_id
 
 
 class Observer(Protocol):
@@ -129,9 +127,6 @@ class Observer(Protocol):
 
     def leave(self, run: MirroredRun) -> None:
         """Process a run that leaves memory."""
-
-    def call(self, function: Callable[[], Any]) -> Any:
-        """Call ``function``, which uses the database, and return its value."""
 
 
 class ByHandReader(ActivationReader):
@@ -350,24 +345,22 @@ class MirroredRun(TemporalRun):
             shown == before
             and now - written_at < COMBINED_AFTER
             and seen.status == "running"
-            and not (run.closing or run.human_tasks or run.failed_signals or run.lost or seen.human_tasks)
+            and not (run.closing or run.human_tasks or run.completion.failed or run.completion.lost or seen.human_tasks)
             and all(event.kind in _ONLY_ACTIVITIES for event in run.events)
         )
 
     def observed(self, events: Sequence[HistoryEvent], human_tasks: Sequence[HumanTaskChange]) -> ObservedRun:
         """Return the run in its state after the last activation, with these events and human tasks."""
+        first = self.history.events[0] if self.history.events else None
         return ObservedRun(
-            cluster_id=self._info.workflow_id,
-            run_id=self._info.run_id,
-            first_run_id=self._info.first_execution_run_id,
+            there=self._info,
             original_run_id=self._original_run_id,
-            queue=self._info.task_queue,
             info=self.run_info,
             facts=self._facts,  # type: ignore[arg-type] # facts of a run with rows have more keys
-            start=self.history.events[0].attributes if self.history.events else {},
-            started_at=self.history.events[0].at if self.history.events else self._now,
+            start={} if first is None else first.attributes,
+            started_at=self._now if first is None else first.at,
             now=self._now,
-            activation=self.history.events[-1].activation if self.history.events else 0,
+            activation=0 if first is None else self.history.events[-1].activation,
             length=len(self.history.events),
             events=events,
             closing=self.history.closing,
@@ -375,9 +368,7 @@ class MirroredRun(TemporalRun):
             human_tasks=human_tasks,
             stores=bool(self.executor.definition.stored),
             next_facts=self._next_facts,
-            failed_signals=self._completion.failed,
-            lost=self._completion.lost,
-            parent_run_id=None if self._info.parent is None else self._info.parent.run_id,
+            completion=self._completion,
         )
 
     def _begin(self, init: InitializeWorkflow) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from temporalio.client import Client, WorkflowHistory
 from temporalio.service import RPCError
@@ -79,9 +79,6 @@ class _Outcomes(defaultdict[str, ReplayedRun]):
         except Exception as exc:  # noqa: BLE001 - the SDK would try the same again and again
             log.error("the rows of %s cannot be rebuilt: %s", run.get_info().workflow_id, error_line(exc))
 
-    def call(self, function: Callable[[], Any]) -> Any:
-        raise AssertionError(f"a replay has called {function}")
-
 
 async def replay(
     client: Client, executions: Sequence[Execution], *, run_code: CodeRunner = call
@@ -131,7 +128,9 @@ async def rebuild(client: Client, executions: Sequence[Execution]) -> list[Obser
         if outcome.error is not None:
             log.error("the rows of %s cannot be rebuilt: %s", execution.cluster_id, error_line(outcome.error))
         elif outcome.state is not None:
-            rebuilt.append(replace(outcome.state, queue=execution.queue))  # a replay knows no task queue
+            # A replay knows no task queue.
+            there = replace(outcome.state.there, task_queue=execution.queue)
+            rebuilt.append(replace(outcome.state, there=there))
     return rebuilt
 
 

@@ -127,7 +127,7 @@ class Comparison:
                 for cluster_id, run_id, queue in rows.values_list("cluster_id", "cluster_run_id", "queue")
             ]
             for run in _rebuild(executions):
-                _try(run.cluster_id, partial(mirror.write, run, storage=self.storage))
+                _try(run.there.workflow_id, partial(mirror.write, run, storage=self.storage))
         notes["lost"] = [worker.pk for worker in workers]
 
     def look_at_sample(self, notes: dict[str, Any]) -> None:
@@ -161,7 +161,7 @@ class Comparison:
         for run in _rebuild(executions):
             if run.run_id in rows or not self._is_past_retention(run, wrong[run.run_id]):
                 write = partial(self._restore, run, read_at)
-                self.written += bool(_try(run.cluster_id, write))
+                self.written += bool(_try(run.there.workflow_id, write))
         for info in wrong.values():
             if info.status not in _OPEN and info.status != _CONTINUED:
                 self.closed += bool(_try(info.execution.workflow_id, partial(self._close, info)))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -71,7 +71,8 @@ def project_plugin(*, executor: Executor | None = None) -> TemporalexPlugin:
     writer = MirrorWriter(get_settings().DATABASE)
     threads = executor or ThreadPoolExecutor(thread_name_prefix="temporalex-activity")
     plugin = ProjectPlugin(writer, executor=threads)
-    plugin.run_context = writer.closing
+    run_context: Any = partial(aclosing, writer)
+    plugin.run_context = run_context
     return plugin
 
 

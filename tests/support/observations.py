@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +25,17 @@ CONTINUE = "WorkflowContinuedAsNew"
 class ObservedSteps(Workflow):
     async def run(self, args: Any) -> Any:
         return Ok(await api.wait_for_signal("go"))
+
+
+@dataclass(frozen=True)
+class There:
+    """What the SDK says about a run, as far as the mirror reads it."""
+
+    workflow_id: str
+    run_id: str
+    first_execution_run_id: str
+    task_queue: str = "default"
+    parent: None = None
 
 
 class Observations:
@@ -54,13 +65,7 @@ class Observations:
         """
         now = BEGIN + timedelta(seconds=at)
         end = None if closing is None else HistoryEvent(2 * activation, activation, closing, now, attributes)
-        there: Any = SimpleNamespace(
-            workflow_id=f"g:{self.info.id}",
-            run_id=self.run_id,
-            first_execution_run_id=self.first,
-            task_queue="default",
-            parent=None,
-        )
+        there: Any = There(f"g:{self.info.id}", self.run_id, self.first)
         return ObservedRun(
             there=there,
             original_run_id=self.run_id,

@@ -1,4 +1,4 @@
-"""Runs on a cluster that are replayed from their histories there: to write their rows anew, or to check new code."""
+"""Replays of runs on a cluster from their histories there: to write their rows anew, or to check new code."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.client import Client, WorkflowHistory
 from temporalio.service import RPCError
 from temporalio.worker import Replayer
@@ -27,15 +28,6 @@ log = logging.getLogger("temporalex_django.backends")
 
 #: The number of an event in the texts of the SDK about a mismatch.
 _EVENT: Final = re.compile(r"HistoryEvent\(id: (\d+)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
-    """The ids of a run on the cluster, and its task queue."""
-
-    cluster_id: str
-    run_id: str
-    queue: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,7 +73,7 @@ class _Outcomes(defaultdict[str, ReplayedRun]):
 
 
 async def replay(
-    client: Client, executions: Sequence[Execution], *, run_code: CodeRunner = call
+    client: Client, executions: Sequence[WorkflowExecution], *, run_code: CodeRunner = call
 ) -> dict[str, ReplayedRun]:
     """Replay these runs from their histories on the cluster, and return the outcomes by their run ids.
 
@@ -110,33 +102,14 @@ def replay_runs(runs: Sequence[tuple[str, str]], *, run_code: CodeRunner) -> dic
 
     Raises ``UpdateTimeout`` if the cluster does not answer, and ``ActionNotPossible`` if it refuses.
     """
-    executions = [Execution(cluster_id=cluster_id, run_id=run_id, queue="") for cluster_id, run_id in runs]
+    executions = [WorkflowExecution(workflow_id=cluster_id, run_id=run_id) for cluster_id, run_id in runs]
     with report_unavailable("replay"):
         return cluster_client().call(partial(replay, executions=executions, run_code=run_code), timeout=None)
 
 
-async def rebuild(client: Client, executions: Sequence[Execution]) -> list[ObservedRun]:
-    """Replay these runs from their histories on the cluster, and return them in the order of ``executions``.
-
-    Runs that the cluster does not know any more are left out. Runs that cannot be replayed are logged and left out,
-    too.
-    """
-    outcomes = await replay(client, executions)
-    rebuilt = []
+async def _histories(client: Client, executions: Sequence[WorkflowExecution]) -> AsyncIterator[WorkflowHistory]:
     for execution in executions:
-        outcome = outcomes.get(execution.run_id, ReplayedRun())
-        if outcome.error is not None:
-            log.error("the rows of %s cannot be rebuilt: %s", execution.cluster_id, error_line(outcome.error))
-        elif outcome.state is not None:
-            # A replay knows no task queue.
-            there = replace(outcome.state.there, task_queue=execution.queue)
-            rebuilt.append(replace(outcome.state, there=there))
-    return rebuilt
-
-
-async def _histories(client: Client, executions: Sequence[Execution]) -> AsyncIterator[WorkflowHistory]:
-    for execution in executions:
-        handle = client.get_workflow_handle(execution.cluster_id, run_id=execution.run_id)
+        handle = client.get_workflow_handle(execution.workflow_id, run_id=execution.run_id)
         try:
             yield await handle.fetch_history()
         except RPCError as exc:

@@ -12,7 +12,7 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -33,7 +33,7 @@ from temporalex_django.backends.cluster.answers import is_gone, is_transient
 from temporalex_django.backends.cluster.client import DESTINATION, ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.ids import prefix, quoted, task_queue
 from temporalex_django.backends.cluster.mirrored_run import COMBINED_AFTER, ObservedRun
-from temporalex_django.backends.cluster.rebuild import Execution, rebuild
+from temporalex_django.backends.cluster.rebuild import ReplayedRun, replay
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import counted
 from temporalex_django.db.outbox import is_lease_free, lease_notes, set_lease, take_lease
@@ -122,11 +122,11 @@ class Comparison:
             if worker.pk in notes.get("lost", ()):
                 continue
             rows = _open_rows(self.storage).filter(mirrored_at__range=(worker.beat_at - _LEFT_BEHIND, worker.lost_at))
-            executions = [
-                Execution(cluster_id=cluster_id or "", run_id=str(run_id), queue=task_queue(queue))
-                for cluster_id, run_id, queue in rows.values_list("cluster_id", "cluster_run_id", "queue")
+            infos = [
+                WorkflowExecutionInfo(execution=_address(row), task_queue=task_queue(row.queue))
+                for row in rows.only("cluster_id", "cluster_run_id", "queue")
             ]
-            for run in _rebuild(executions):
+            for run in _rebuild(infos):
                 _try(run.there.workflow_id, partial(mirror.write, run, storage=self.storage))
         notes["lost"] = [worker.pk for worker in workers]
 
@@ -153,12 +153,8 @@ class Comparison:
         rows = {str(row.cluster_run_id): row for row in _rows_of(infos, self.storage)}
         wrong = {info.execution.run_id: info for info in infos if self._is_wrong(info, rows.get(info.execution.run_id))}
         read_at = self.storage.now() if self.every else None
-        executions = [
-            Execution(cluster_id=info.execution.workflow_id, run_id=run_id, queue=info.task_queue)
-            for run_id, info in wrong.items()
-            if self.every or info.status not in _BY_SERVER
-        ]
-        for run in _rebuild(executions):
+        rebuilt = [info for info in wrong.values() if self.every or info.status not in _BY_SERVER]
+        for run in _rebuild(rebuilt):
             if run.run_id in rows or not self._is_past_retention(run, wrong[run.run_id]):
                 write = partial(self._restore, run, read_at)
                 self.written += bool(_try(run.there.workflow_id, write))
@@ -195,7 +191,7 @@ class Comparison:
             _try(row.cluster_id or "", partial(self._compare_open_row, row))
 
     def _compare_open_row(self, row: Instance) -> None:
-        info = _call(partial(_describe, run_id=str(row.cluster_run_id), cluster_id=row.cluster_id or ""))
+        info = _call(partial(_describe, execution=_address(row)))
         if info is None:
             self.closed += self._close_row(row, "terminated", {"reason": reads.GONE})
         elif info.status not in _OPEN:
@@ -303,16 +299,29 @@ def _call(make: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
     return cluster_client().call(make, timeout=_CALL_SECONDS)
 
 
-def _rebuild(executions: Sequence[Execution]) -> Iterator[ObservedRun]:
-    """Yield the runs as ``rebuild`` returns them. Runs with which it fails are left out."""
-    for start in range(0, len(executions), _REBUILT):
-        part = executions[start : start + _REBUILT]
+def _rebuild(infos: Sequence[WorkflowExecutionInfo]) -> Iterator[ObservedRun]:
+    """Yield the state of these runs after a replay of their histories on the cluster, in the order of ``infos``.
+
+    Runs that the cluster does not know any more are left out. Runs that cannot be replayed are logged and left out,
+    too.
+    """
+    for start in range(0, len(infos), _REBUILT):
+        part = infos[start : start + _REBUILT]
         try:
-            yield from _call(partial(rebuild, executions=part))
+            outcomes = _call(partial(replay, executions=[info.execution for info in part]))
         except Exception as exc:  # noqa: BLE001 - each is tried alone, and gets its own error
             log.info("%s rebuilt one by one: %s", counted(len(part), "run is", "runs are"), error_line(exc))
-            for execution in part:
-                yield from _try(execution.cluster_id, partial(_call, partial(rebuild, executions=[execution]))) or ()
+            outcomes = {}
+            for info in part:
+                alone = partial(replay, executions=[info.execution])
+                outcomes |= _try(info.execution.workflow_id, partial(_call, alone)) or {}
+        for info in part:
+            outcome = outcomes.get(info.execution.run_id, ReplayedRun())
+            if outcome.error is not None:
+                log.error("the rows of %s cannot be rebuilt: %s", info.execution.workflow_id, error_line(outcome.error))
+            elif outcome.state is not None:
+                there = replace(outcome.state.there, task_queue=info.task_queue)  # a replay knows none
+                yield replace(outcome.state, there=there)
 
 
 def _and_ours(condition: str) -> str:
@@ -344,11 +353,9 @@ def _pages(
             return
 
 
-async def _describe(sdk: Client, *, cluster_id: str, run_id: str) -> WorkflowExecutionInfo | None:
+async def _describe(sdk: Client, *, execution: WorkflowExecution) -> WorkflowExecutionInfo | None:
     """Return a run as the cluster describes it, or None if it does not know it."""
-    request = service.DescribeWorkflowExecutionRequest(
-        namespace=sdk.namespace, execution=WorkflowExecution(workflow_id=cluster_id, run_id=run_id)
-    )
+    request = service.DescribeWorkflowExecutionRequest(namespace=sdk.namespace, execution=execution)
     try:
         answer = await sdk.workflow_service.describe_workflow_execution(request, retry=True)
     except RPCError as exc:
@@ -365,6 +372,10 @@ def _open_rows(storage: DjangoStorage) -> QuerySet[Instance]:
     """Return the open runs that have reached the cluster."""
     rows = Instance.objects.using(storage.alias).filter(closed_at=None, cluster_run_id__isnull=False)
     return rows.only("id", "cluster_id", "cluster_run_id", "chain_id", "mirrored_at", "paused")
+
+
+def _address(row: Instance) -> WorkflowExecution:
+    return WorkflowExecution(workflow_id=row.cluster_id or "", run_id=str(row.cluster_run_id))
 
 
 def _rows_of(infos: Sequence[WorkflowExecutionInfo], storage: DjangoStorage) -> QuerySet[Instance]:

@@ -129,9 +129,9 @@ def test_runs_of_a_lost_worker_are_compared_once(run: Observations, monkeypatch:
     row.mirrored_at -= timedelta(minutes=1)
     row.save()
 
-    def rebuild(executions: Any) -> list[ObservedRun]:
-        asked.append([execution.run_id for execution in executions])
-        return [run.see(2, at=1)]
+    def rebuild(infos: Any) -> list[ObservedRun]:
+        asked.append([info.execution.run_id for info in infos])
+        return [run.see(2, at=1)] if infos else []
 
     monkeypatch.setattr(reconcile, "_rebuild", rebuild)
     notes: dict[str, Any] = {}

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Final
 
 from django.db.models import QuerySet
-from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.query.v1 import WorkflowQuery
 from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
@@ -21,7 +20,7 @@ from temporalio.service import RPCError
 from temporalex_django.backends.cluster import deployments, names
 from temporalex_django.backends.cluster.client import ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.ids import identity_of, prefix, task_queue
-from temporalex_django.backends.cluster.reconcile import LEASE
+from temporalex_django.backends.cluster.reconcile import LEASE, address_of
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance, Lease, Worker
 from temporalex_django.present.project_view import ClusterView, FullHistory, FullKind
@@ -106,32 +105,21 @@ def _misplaced_id(rows: QuerySet[Instance]) -> str:
 
 async def _pollers(sdk: Client, queues: Sequence[str]) -> list[list[PollerInfo]]:
     """Return who polls each of these queues for tasks of runs."""
-    return [
-        [
-            *(
-                await sdk.workflow_service.describe_task_queue(
-                    service.DescribeTaskQueueRequest(
-                        namespace=sdk.namespace,
-                        task_queue=TaskQueue(name=task_queue(queue)),
-                        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-                    )
-                )
-            ).pollers
-        ]
-        for queue in queues
-    ]
+    pollers = []
+    for queue in queues:
+        request = service.DescribeTaskQueueRequest(
+            namespace=sdk.namespace,
+            task_queue=TaskQueue(name=task_queue(queue)),
+            task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
+        )
+        pollers.append([*(await sdk.workflow_service.describe_task_queue(request)).pollers])
+    return pollers
 
 
 async def _full_histories(sdk: Client, runs: Sequence[Instance]) -> list[FullHistory]:
     """Return those of these runs whose histories have used most of what the server allows."""
-    requests = [
-        service.DescribeWorkflowExecutionRequest(
-            namespace=sdk.namespace,
-            execution=WorkflowExecution(workflow_id=run.cluster_id or "", run_id=str(run.cluster_run_id)),
-        )
-        for run in runs
-    ]
-    describe = sdk.workflow_service.describe_workflow_execution
+    describe, request = sdk.workflow_service.describe_workflow_execution, service.DescribeWorkflowExecutionRequest
+    requests = [request(namespace=sdk.namespace, execution=address_of(run)) for run in runs]
     answers = await asyncio.gather(*map(describe, requests), return_exceptions=True)
     full = []
     for run, answer in zip(runs, answers, strict=True):
@@ -176,10 +164,8 @@ async def _full_inboxes(sdk: Client, runs: Sequence[Instance]) -> list[FullHisto
 
 async def _ask_counts(sdk: Client, run: Instance) -> dict[str, int]:
     client = cluster_client()
-    address = WorkflowExecution(workflow_id=run.cluster_id or "", run_id=str(run.cluster_run_id))
-    request = service.QueryWorkflowRequest(
-        namespace=sdk.namespace, execution=address, query=WorkflowQuery(query_type=names.COUNTS)
-    )
+    query = WorkflowQuery(query_type=names.COUNTS)
+    request = service.QueryWorkflowRequest(namespace=sdk.namespace, execution=address_of(run), query=query)
     answer = await sdk.workflow_service.query_workflow(request, timeout=timedelta(seconds=_CALL_SECONDS / 2))
     counts: dict[str, int] = client.payloads.decode(answer.query_result.payloads[0])
     return counts

@@ -63,6 +63,10 @@ _ROW: Final = RUNS.pick_columns(
 _ENDS: Final = {status: kind for kind, status in CLOSING.items()}
 
 
+_UNBLOCKED: Final[RowChanges] = {"blocked": None, "cause": None, "fault": None}
+_LOCKED: Final = "another transaction has locked the row of the chain {}; try again"
+
+
 class MirrorBusy(Exception):
     """Raised if another transaction has locked the row of a chain for too long."""
 
@@ -168,12 +172,10 @@ class _Batch:
         if self._is_later(run, row, state):
             return
         if row.pk == state.run_id:
-            if not row.is_open and not _is_over(
-                run
-            ):  # the server has refused its end, or a start has arrived after all
+            if not row.is_open and not _is_over(run):
+                # The server has refused its end, or a start has arrived after all.
                 self._reopen_chain(run, state)
-                rows = Instance.objects.using(self.storage.alias).filter(pk=row.pk)
-                rows.update(closed_at=None, closing=None)
+                Instance.objects.using(self.storage.alias).filter(pk=row.pk).update(closed_at=None, closing=None)
             self.planned[state.chain_id] = run, row
         elif run.closing is not None:
             _close_earlier(row.pk, run.closing.kind, run.closing.attributes, run.closing.at, self.storage)
@@ -183,22 +185,21 @@ class _Batch:
 
         Returns None for an earlier run of the chain that has no row, and if somebody has deleted the chain.
         """
-        if chain_id is None or chain_id not in self.states:
-            if chain_id is not None and Chain.objects.using(self.storage.alias).filter(pk=chain_id).exists():
-                raise MirrorBusy(
-                    f"another transaction has locked the row of the chain of {run.there.workflow_id}; try again"
-                )
-            if chain_id is not None and "chain" in run.facts and not self.restores:
-                return None
-            return self._insert_chain(run, chain_id)
-        run_id, newest_id = UUID(run.run_id), self.states[chain_id].run_id
+        if chain_id is None:
+            return self._insert_chain(run, None)
+        if (state := self.states.get(chain_id)) is None:
+            if Chain.objects.using(self.storage.alias).filter(pk=chain_id).exists():
+                raise MirrorBusy(_LOCKED.format(f"of {run.there.workflow_id}"))
+            return self._insert_chain(run, chain_id) if self.restores else None
+        run_id = UUID(run.run_id)
         own = (row for row in self.rows.values() if row.cluster_run_id == run_id and row.chain_id == chain_id)
         if (row := next(own, None)) is not None:
             return row
-        if newest_id not in self.rows:  # somebody has deleted the row of the run, and left that of the chain
-            self.storage.sql.execute("delete from temporalex_chain where id = %s", [chain_id])
-            return self._insert_chain(run, chain_id)
-        return self._next_row(run, self.states[chain_id])
+        if state.run_id in self.rows:
+            return self._next_row(run, state)
+        # Somebody has deleted the row of the run, and left that of the chain.
+        self.storage.sql.execute("delete from temporalex_chain where id = %s", [chain_id])
+        return self._insert_chain(run, chain_id)
 
     def _next_row(self, run: ObservedRun, state: RunState) -> Instance | None:
         """Return the row of a new run of a chain: it is inserted, or gets its id on the cluster.
@@ -208,10 +209,7 @@ class _Batch:
         current, run_id = self.rows[state.run_id], UUID(run.run_id)
         rows = Instance.objects.using(self.storage.alias).filter(chain=state.chain_id)
         if current.cluster_run_id is None and run.info.attempt == current.attempt:
-            rows.filter(pk=current.pk).update(cluster_run_id=run_id)
-            Chain.objects.using(self.storage.alias).filter(pk=state.chain_id, cluster_first_run_id=None).update(
-                cluster_first_run_id=UUID(run.there.first_execution_run_id)
-            )
+            self._note_ids(run, current.pk, state.chain_id)
             return current
         began_after = run.now > (current.cluster_task_at or current.created_at)
         is_reset_of_earlier = run.original_run_id != run.run_id and began_after
@@ -237,14 +235,16 @@ class _Batch:
         parent = None
         if run.there.parent is not None:
             parent = rows.filter(cluster_run_id=UUID(run.there.parent.run_id)).values_list("pk", flat=True).first()
-        rows.filter(pk=ids.run_id).update(
-            cluster_run_id=UUID(run.run_id), attempt=run.info.attempt, parent_run_id=parent
-        )
-        Chain.objects.using(storage.alias).filter(pk=ids.chain_id).update(
-            cluster_first_run_id=UUID(run.there.first_execution_run_id)
-        )
+        self._note_ids(run, ids.run_id, ids.chain_id, attempt=run.info.attempt, parent_run_id=parent)
         self.read([run])
         return self.rows[ids.run_id]
+
+    def _note_ids(self, run: ObservedRun, row_id: UUID, chain_id: UUID, **columns: Any) -> None:
+        """Store the ids of a run on the cluster in its row and its chain, and further ``columns`` of the row."""
+        alias, first_run_id = self.storage.alias, UUID(run.there.first_execution_run_id)
+        Instance.objects.using(alias).filter(pk=row_id).update(cluster_run_id=UUID(run.run_id), **columns)
+        chains = Chain.objects.using(alias).filter(pk=chain_id, cluster_first_run_id=None)
+        chains.update(cluster_first_run_id=first_run_id)
 
     def _is_continuation_undone(self, run: ObservedRun, row: Instance, state: RunState) -> bool:
         """Return True if the server has refused the continue-as-new that the rows show.
@@ -256,8 +256,8 @@ class _Batch:
             return False
         if row.cluster_task_at is None or run.now <= row.cluster_task_at:
             return False
-        new = self.rows[state.run_id]
-        return new.attempt == row.attempt + 1 and new.cluster_run_id is None and new.is_open
+        new = self.rows.get(state.run_id)
+        return new is not None and new.attempt == row.attempt + 1 and new.cluster_run_id is None and new.is_open
 
     def _is_later(self, run: ObservedRun, row: Instance, state: RunState) -> bool:
         """Return True if the rows show something later than this activation."""
@@ -379,9 +379,7 @@ def _columns(run: ObservedRun, row: Instance, now: datetime) -> RowChanges:
         "accepts": visible.accepts,
         "waiting_for": visible.waiting_for,
         "waits": visible.waits,
-        "blocked": None,
-        "cause": None,
-        "fault": None,
+        **_UNBLOCKED,
         "mirrored_at": now,
         "cluster_task_at": run.now,
     }
@@ -398,20 +396,19 @@ def _columns(run: ObservedRun, row: Instance, now: datetime) -> RowChanges:
 
 
 def _closed_columns(kind: str, attributes: dict[str, Any], at: datetime) -> RowChanges:
-    status = CLOSING[kind]
-    cause = run_failure_cause(attributes) if status == "failed" else None
-    return {
-        "status": status,
+    columns: RowChanges = {
+        "status": CLOSING[kind],
         "waiting_for": [],
         "waits": [],
         "accepts": {"signals": [], "updates": []},
         "closed_at": at,
         "closing": attributes,
-        "blocked": None,
         "paused": None,
-        "cause": None if cause is None else cause.text,
-        "fault": None if cause is None else cause.fault,
+        **_UNBLOCKED,
     }
+    if columns["status"] == "failed":
+        columns["cause"], columns["fault"] = run_failure_cause(attributes) or (None, None)
+    return columns
 
 
 def _add_end(write: RunWrite, record: RunRecord, end: HistoryEvent, storage: DjangoStorage) -> None:
@@ -493,7 +490,7 @@ def close(
     state = storage.lock_run(chain_id, wait=_LOCK_WAIT)
     if state is None:
         if Chain.objects.using(storage.alias).filter(pk=chain_id).exists():
-            raise MirrorBusy(f"another transaction has locked the row of the chain {chain_id}; try again")
+            raise MirrorBusy(_LOCKED.format(chain_id))
         return False
     if run_id is not None and run_id != state.run_id:
         return _close_earlier(run_id, _ENDS[status], closing, storage.now(), storage)

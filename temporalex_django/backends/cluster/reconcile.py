@@ -123,7 +123,7 @@ class Comparison:
                 continue
             rows = _open_rows(self.storage).filter(mirrored_at__range=(worker.beat_at - _LEFT_BEHIND, worker.lost_at))
             infos = [
-                WorkflowExecutionInfo(execution=_address(row), task_queue=task_queue(row.queue))
+                WorkflowExecutionInfo(execution=address_of(row), task_queue=task_queue(row.queue))
                 for row in rows.only("cluster_id", "cluster_run_id", "queue")
             ]
             for run in _rebuild(infos):
@@ -191,7 +191,7 @@ class Comparison:
             _try(row.cluster_id or "", partial(self._compare_open_row, row))
 
     def _compare_open_row(self, row: Instance) -> None:
-        info = _call(partial(_describe, execution=_address(row)))
+        info = _call(partial(_describe, execution=address_of(row)))
         if info is None:
             self.closed += self._close_row(row, "terminated", {"reason": reads.GONE})
         elif info.status not in _OPEN:
@@ -374,7 +374,8 @@ def _open_rows(storage: DjangoStorage) -> QuerySet[Instance]:
     return rows.only("id", "cluster_id", "cluster_run_id", "chain_id", "mirrored_at", "paused")
 
 
-def _address(row: Instance) -> WorkflowExecution:
+def address_of(row: Instance) -> WorkflowExecution:
+    """Return the address on the cluster of a run that has reached it."""
     return WorkflowExecution(workflow_id=row.cluster_id or "", run_id=str(row.cluster_run_id))
 
 

@@ -21,7 +21,7 @@ from temporalex_django.backends.cluster.ids import queue_of
 from temporalex_django.backends.cluster.mirrored_run import ObservedRun
 from temporalex_django.backends.cluster.runs import adopt
 from temporalex_django.conf import codec
-from temporalex_django.core.failures import error_data, run_failure_cause
+from temporalex_django.core.failures import error_data
 from temporalex_django.core.history.events import CLOSING, HistoryEvent
 from temporalex_django.core.names import TABLES
 from temporalex_django.db.human_tasks import closed_with_run
@@ -44,7 +44,7 @@ from temporalex_django.engine.contracts.records import (
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.operator_overrides import pause_run
 from temporalex_django.engine.refusals import RefusedRedelivery
-from temporalex_django.engine.run_closing import parent_messages
+from temporalex_django.engine.run_closing import closed_row, parent_messages
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import TemporalexError, WorkflowClosed, WorkflowSwitchedOff
@@ -63,7 +63,6 @@ _ROW: Final = RUNS.pick_columns(
 _ENDS: Final = {status: kind for kind, status in CLOSING.items()}
 
 
-_UNBLOCKED: Final[RowChanges] = {"blocked": None, "cause": None, "fault": None}
 _LOCKED: Final = "another transaction has locked the row of the chain {}; try again"
 
 
@@ -379,7 +378,9 @@ def _columns(run: ObservedRun, row: Instance, now: datetime) -> RowChanges:
         "accepts": visible.accepts,
         "waiting_for": visible.waiting_for,
         "waits": visible.waits,
-        **_UNBLOCKED,
+        "blocked": None,
+        "cause": None,
+        "fault": None,
         "mirrored_at": now,
         "cluster_task_at": run.now,
     }
@@ -395,22 +396,6 @@ def _columns(run: ObservedRun, row: Instance, now: datetime) -> RowChanges:
     return columns
 
 
-def _closed_columns(kind: str, attributes: dict[str, Any], at: datetime) -> RowChanges:
-    columns: RowChanges = {
-        "status": CLOSING[kind],
-        "waiting_for": [],
-        "waits": [],
-        "accepts": {"signals": [], "updates": []},
-        "closed_at": at,
-        "closing": attributes,
-        "paused": None,
-        **_UNBLOCKED,
-    }
-    if columns["status"] == "failed":
-        columns["cause"], columns["fault"] = run_failure_cause(attributes) or (None, None)
-    return columns
-
-
 def _add_end(write: RunWrite, record: RunRecord, end: HistoryEvent, storage: DjangoStorage) -> None:
     """Add the end of a run to its write, and what the end of a chain means for others.
 
@@ -418,7 +403,7 @@ def _add_end(write: RunWrite, record: RunRecord, end: HistoryEvent, storage: Dja
     """
     written = {task_write.id for task_write in write.human_tasks}
     write.human_tasks += closed_with_run(record.run_id, at=end.at, except_for=written, alias=storage.alias)
-    write.instance |= _closed_columns(end.kind, end.attributes, end.at)
+    write.instance |= {**closed_row(end.kind, end.attributes, end.at), "paused": None}
     status = CLOSING[end.kind]
     if status == "continued_as_new":
         return
@@ -464,7 +449,8 @@ def insert_next(
     state.closed = False
     write = RunWrite(run=state, next_run=new)
     if current.is_open:
-        write.instance = _closed_columns("WorkflowTerminated", {"reason": "reset", "run_id": str(new.run_id)}, now)
+        closing = {"reason": "reset", "run_id": str(new.run_id)}
+        write.instance = {**closed_row("WorkflowTerminated", closing, now), "paused": None}
         write.human_tasks = closed_with_run(current.pk, at=now, except_for=(), alias=storage.alias)
     _store([write], storage)
     if record.scheduled_for is not None:
@@ -502,9 +488,9 @@ def close(
 
 def _close_earlier(run_id: UUID, kind: str, closing: dict[str, Any], at: datetime, storage: DjangoStorage) -> bool:
     """Close the open row of a run that is not the newest of its chain. Nobody waits for it."""
-    columns: dict[str, Any] = {**_closed_columns(kind, closing, at), "closing": codec().encode(closing)}
+    columns: dict[str, Any] = {**closed_row(kind, closing, at), "closing": codec().encode(closing)}
     rows = Instance.objects.using(storage.alias).filter(pk=run_id, closed_at=None)
-    return bool(rows.update(**columns, mirrored_at=storage.now()))
+    return bool(rows.update(**columns, paused=None, mirrored_at=storage.now()))
 
 
 def close_locked(state: RunState, status: str, closing: dict[str, Any], *, storage: DjangoStorage) -> None:

@@ -446,7 +446,7 @@ def insert_next(
         source_run_id=source.pk,
     )
     now = state.activated_at = state.next_moment(storage.now())
-    state.closed = False
+    state.closed = state.paused = False
     write = RunWrite(run=state, next_run=new)
     if current.is_open:
         closing = {"reason": "reset", "run_id": str(new.run_id)}

@@ -212,6 +212,16 @@ def test_a_reset_on_the_server_takes_the_id_back(storage: DjangoStorage) -> None
     assert (chain.run_id, chain.closed, chain.open_key) == (after_reset.row().pk, False, KEY)
 
 
+def test_a_reset_on_the_server_ends_the_pause_of_the_chain(storage: DjangoStorage) -> None:
+    run = Observations()
+    run.write(storage, 1, at=0)
+    chain = Chain.objects.get()
+    assert mirror.copy_pause(chain.pk, run.row().pk, is_paused=True, storage=storage)
+    after_reset = Observations(facts=run.facts, first=run.run_id)
+    after_reset.write(storage, 1, at=2)
+    assert (Chain.objects.get().paused, run.row().paused, after_reset.row().paused) == (False, None, None)
+
+
 def test_a_locked_chain_is_not_closed_in_silence(storage: DjangoStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Observations()
     run.write(storage, 1, at=0)

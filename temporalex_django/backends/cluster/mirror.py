@@ -63,6 +63,8 @@ _ROW: Final = RUNS.pick_columns(
 _ENDS: Final = {status: kind for kind, status in CLOSING.items()}
 
 
+#: Takes a report about committed rows, and sends the Django signals about them.
+Announce = Callable[[TurnReport], None]
 _LOCKED: Final = "another transaction has locked the row of the chain {}; try again"
 
 
@@ -76,7 +78,7 @@ def write(
     wait: float = _LOCK_WAIT,
     restores: bool = False,
     read_at: datetime | None = None,
-    announce: Callable[[TurnReport], None] = notify.send_turn_signals,
+    announce: Announce = notify.send_turn_signals,
 ) -> dict[str, MirrorBusy]:
     """Write the rows of runs together, in the open transaction or in one of its own.
 
@@ -125,7 +127,7 @@ class _Batch:
     storage: DjangoStorage
     restores: bool
     read_at: datetime | None
-    announce: Callable[[TurnReport], None]
+    announce: Announce
     chains: dict[str, UUID | None] = field(default_factory=dict)
     states: dict[UUID, RunState] = field(default_factory=dict)
     rows: dict[UUID, Instance] = field(default_factory=dict)
@@ -307,7 +309,8 @@ class _Batch:
             if write.next_run is not None:  # it gets its id with its first activation
                 rows = Instance.objects.using(storage.alias).filter(pk=write.next_run.run_id)
                 rows.update(attempt=row.attempt + 1)
-        _announce(writes, [run.events for run, _ in planned.values()], records, storage, self.announce)
+        events = [run.events for run, _ in planned.values()]
+        _announce(TurnReport(run_count=len(writes), writes=writes, records=records), events, self.announce, storage)
 
 
 def _chain_of(run: ObservedRun, storage: DjangoStorage) -> UUID | None:
@@ -330,16 +333,14 @@ def _start_of(run: ObservedRun) -> RunStart:
         workflow_id=run.info.id,
         workflow=run.info.workflow,
         version=run.info.version,
-        args=run.start.get("args"),
         queue=queue_of(run.there.task_queue),
         scope=scope,
         generated=True,
         parent=run.info.parent,
-        search_attributes=run.start.get("search_attributes"),
-        snapshot=run.start.get("snapshot"),
         headers=run.info.headers,
         # Runs that this project has started have a parent, or facts that name their chain.
         metadata=None if "chain" in run.facts or run.info.parent else {"started_by": "another client of the cluster"},
+        **{name: run.start.get(name) for name in ("args", "search_attributes", "snapshot")},
     )
 
 
@@ -439,11 +440,8 @@ def insert_next(
     record = storage.run_records([source.pk])[source.pk]
     new = NewRun(
         run_id=uuid7(),
-        args=record.args,
-        seed=record.seed,
-        snapshot=record.snapshot,
-        search_attributes=record.search_attributes,
         source_run_id=source.pk,
+        **{name: getattr(record, name) for name in ("args", "seed", "search_attributes", "snapshot")},
     )
     now = state.activated_at = state.next_moment(storage.now())
     state.closed = state.paused = False
@@ -502,7 +500,8 @@ def close_locked(state: RunState, status: str, closing: dict[str, Any], *, stora
     write = RunWrite(run=state, instance={"mirrored_at": now})
     _add_end(write, records[state.run_id], end, storage)
     _store([write], storage)
-    _announce([write], [[end]], records, storage)
+    report = TurnReport(run_count=1, writes=[write], records=records)
+    _announce(report, [[end]], notify.send_turn_signals, storage)
 
 
 def copy_pause(chain_id: UUID, run_id: UUID, *, is_paused: bool, storage: DjangoStorage) -> bool:
@@ -555,18 +554,13 @@ def _store(writes: Sequence[RunWrite], storage: DjangoStorage) -> None:
 
 
 def _announce(
-    writes: list[RunWrite],
-    events: Sequence[Sequence[HistoryEvent]],
-    records: dict[UUID, RunRecord],
-    storage: DjangoStorage,
-    announce: Callable[[TurnReport], None] = notify.send_turn_signals,
+    report: TurnReport, events: Sequence[Sequence[HistoryEvent]], announce: Announce, storage: DjangoStorage
 ) -> None:
     """After the commit, send the Django signals about the new events, and wake callers that wait for the runs."""
-    for write, added in zip(writes, events, strict=True):
+    for write, added in zip(report.writes, events, strict=True):
         write.events = [
             NewEvent(number=e.number, activation=e.activation, kind=e.kind, at=e.at, attributes=e.attributes)
             for e in added
         ]
-    report = TurnReport(run_count=len(writes), writes=writes, records=records)
     storage.on_commit(partial(announce, report))
     storage.on_commit(partial(notify.send_notifications, report, alias=storage.alias))

@@ -164,8 +164,7 @@ def test_a_batch_of_runs_takes_as_many_statements_as_one(
     Chain.objects.update(activations=0, closed=False)
 
     def write(runs: list[mirror.ObservedRun]) -> None:
-        with transaction.atomic():
-            mirror.write(*runs, storage=DjangoStorage(), wait=0.0, announce=lambda report: None)
+        mirror.write(*runs, storage=DjangoStorage(), wait=0.0, announce=lambda report: None)
 
     _, of_one = counted(lambda: write(begun[:1]))
     _, of_others = counted(lambda: write(begun[1:]))

@@ -21,6 +21,8 @@ from temporalex_django.engine.contracts.records import (
 from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.errors import WorkflowClosed
 
+_NO_CAUSE: RowChanges = {"cause": None, "fault": None}
+
 
 def started_attributes(record: RunRecord) -> dict[str, Any]:
     """Return the attributes of the event ``WorkflowStarted`` of a run."""
@@ -140,14 +142,14 @@ def closed_row(kind: str, attributes: dict[str, Any], at: datetime) -> RowChange
         "closed_at": at,
         "closing": attributes,
         "blocked": None,
-        **cause_columns(attributes if CLOSING[kind] == "failed" else {}),
+        **(cause_columns(attributes) if CLOSING[kind] == "failed" else _NO_CAUSE),
     }
 
 
 def cause_columns(closing: dict[str, Any]) -> RowChanges:
     """Return the columns with the cause of a failure, from the attributes of the event that has closed the run."""
     cause = run_failure_cause(closing)
-    return {"cause": None, "fault": None} if cause is None else {"cause": cause.text, "fault": cause.fault}
+    return _NO_CAUSE if cause is None else {"cause": cause.text, "fault": cause.fault}
 
 
 def _closing_events(

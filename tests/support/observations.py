@@ -28,7 +28,7 @@ class ObservedSteps(Workflow):
 
 
 @dataclass(frozen=True)
-class There:
+class Execution:
     """What the SDK says about a run, as far as the mirror reads it."""
 
     workflow_id: str
@@ -65,9 +65,9 @@ class Observations:
         """
         now = BEGIN + timedelta(seconds=at)
         end = None if closing is None else HistoryEvent(2 * activation, activation, closing, now, attributes)
-        there: Any = There(f"g:{self.info.id}", self.run_id, self.first)
+        execution: Any = Execution(f"g:{self.info.id}", self.run_id, self.first)
         return ObservedRun(
-            there=there,
+            execution=execution,
             original_run_id=self.run_id,
             info=self.info,
             facts=self.facts,

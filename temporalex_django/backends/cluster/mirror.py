@@ -65,7 +65,6 @@ _ENDS: Final = {status: kind for kind, status in CLOSING.items()}
 
 #: Takes a report about committed rows, and sends the Django signals about them.
 Announce = Callable[[TurnReport], None]
-_LOCKED: Final = "another transaction has locked the row of the chain {}; try again"
 
 
 class MirrorBusy(Exception):
@@ -93,8 +92,8 @@ def write(
     """
     batch, errors = _Batch(storage, restores, read_at, announce), dict[str, MirrorBusy]()
     # Two transactions that lock chains in the same order cannot deadlock.
-    ordered = sorted(runs, key=lambda run: run.facts.get("chain") or run.there.first_execution_run_id)
-    with storage.transaction("mirror" if len(runs) > 1 else "mirror alone"):
+    ordered = sorted(runs, key=lambda run: run.facts.get("chain") or run.execution.first_execution_run_id)
+    with storage.transaction("mirror"):
         batch.read(ordered, wait=wait)
         for run in ordered:
             try:
@@ -190,7 +189,8 @@ class _Batch:
             return self._insert_chain(run, None)
         if (state := self.states.get(chain_id)) is None:
             if Chain.objects.using(self.storage.alias).filter(pk=chain_id).exists():
-                raise MirrorBusy(_LOCKED.format(f"of {run.there.workflow_id}"))
+                name = run.execution.workflow_id
+                raise MirrorBusy(f"another transaction has locked the row of the chain of {name}; try again")
             return self._insert_chain(run, chain_id) if self.restores else None
         run_id = UUID(run.run_id)
         own = (row for row in self.rows.values() if row.cluster_run_id == run_id and row.chain_id == chain_id)
@@ -231,18 +231,18 @@ class _Batch:
         if "chain" not in run.facts or run.closing is not None:
             start = replace(start, scope="none")  # the cluster keeps other ids unique
         ids = insert_start(start, ids=StartedRun(chain_id or uuid7(), _row_id(run.facts)), storage=storage)
-        adopt([(ids.chain_id, run.there.workflow_id)], storage=storage)
+        adopt([(ids.chain_id, run.execution.workflow_id)], storage=storage)
         rows = Instance.objects.using(storage.alias)
         parent = None
-        if run.there.parent is not None:
-            parent = rows.filter(cluster_run_id=UUID(run.there.parent.run_id)).values_list("pk", flat=True).first()
+        if run.execution.parent is not None:
+            parent = rows.filter(cluster_run_id=UUID(run.execution.parent.run_id)).values_list("pk", flat=True).first()
         self._note_ids(run, ids.run_id, ids.chain_id, attempt=run.info.attempt, parent_run_id=parent)
         self.read([run])
         return self.rows[ids.run_id]
 
     def _note_ids(self, run: ObservedRun, row_id: UUID, chain_id: UUID, **columns: Any) -> None:
         """Store the ids of a run on the cluster in its row and its chain, and further ``columns`` of the row."""
-        alias, first_run_id = self.storage.alias, UUID(run.there.first_execution_run_id)
+        alias, first_run_id = self.storage.alias, UUID(run.execution.first_execution_run_id)
         Instance.objects.using(alias).filter(pk=row_id).update(cluster_run_id=UUID(run.run_id), **columns)
         chains = Chain.objects.using(alias).filter(pk=chain_id, cluster_first_run_id=None)
         chains.update(cluster_first_run_id=first_run_id)
@@ -317,7 +317,7 @@ def _chain_of(run: ObservedRun, storage: DjangoStorage) -> UUID | None:
     """Return the chain of a run: its start has named it, or else a run of it has a row. None: it has no rows."""
     if "chain" in run.facts:
         return UUID(run.facts["chain"])
-    ids = {UUID(run.there.first_execution_run_id), UUID(run.run_id)}
+    ids = {UUID(run.execution.first_execution_run_id), UUID(run.run_id)}
     row = Instance.objects.using(storage.alias).filter(cluster_run_id__in=ids).only("chain_id").first()
     return None if row is None else row.chain_id
 
@@ -333,7 +333,7 @@ def _start_of(run: ObservedRun) -> RunStart:
         workflow_id=run.info.id,
         workflow=run.info.workflow,
         version=run.info.version,
-        queue=queue_of(run.there.task_queue),
+        queue=queue_of(run.execution.task_queue),
         scope=scope,
         generated=True,
         parent=run.info.parent,
@@ -474,7 +474,7 @@ def close(
     state = storage.lock_run(chain_id, wait=_LOCK_WAIT)
     if state is None:
         if Chain.objects.using(storage.alias).filter(pk=chain_id).exists():
-            raise MirrorBusy(_LOCKED.format(chain_id))
+            raise MirrorBusy(f"another transaction has locked the row of the chain {chain_id}; try again")
         return False
     if run_id is not None and run_id != state.run_id:
         return _close_earlier(run_id, _ENDS[status], closing, storage.now(), storage)

@@ -307,7 +307,7 @@ class MirrorWriter:
             job.future.set_exception(error)
         else:
             self._is_failing = True
-            log.warning("the rows of %s are not written yet: %s", job.run.there.workflow_id, error_line(error))
+            log.warning("the rows of %s are not written yet: %s", job.run.execution.workflow_id, error_line(error))
             if self._is_ending or now > job.dropped_at:
                 return
             job.until = now + _SOON

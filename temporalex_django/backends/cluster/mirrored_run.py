@@ -73,8 +73,8 @@ class MirroredFacts(StartFacts, total=False):
 class ObservedRun:
     """A run after an activation, before the server has the completion of the activation.
 
-    ``there`` has its ids on the cluster, its task queue and its parent there. ``original_run_id`` is the id there of
-    the run that was reset, or its own.
+    ``execution`` has its ids on the cluster, its task queue and its parent there. ``original_run_id`` is the id of the
+    run that was reset, or its own.
     ``info`` and ``facts`` are those with which it started, and ``start`` has the attributes of its first event, which
     happened at ``started_at``. ``now`` is the time of the activation by the clock of the cluster, and ``activation``
     its number. ``events`` are those that it added; ``length`` counts all. ``closing`` is the event that closed the run,
@@ -84,7 +84,7 @@ class ObservedRun:
     after a reset and that nothing has taken.
     """
 
-    there: sdk.Info
+    execution: sdk.Info
     original_run_id: str
     info: RunInfo
     facts: MirroredFacts
@@ -104,7 +104,7 @@ class ObservedRun:
     @property
     def run_id(self) -> str:
         """The id of the run on the cluster."""
-        return self.there.run_id
+        return self.execution.run_id
 
 
 class Observer(Protocol):
@@ -336,13 +336,13 @@ class MirroredRun(TemporalRun):
         The first activation of a run counts if the run has its rows from its start.
         """
         seen, now = run.visible, time.monotonic()
-        shown = seen.publications, dict(seen.accepts), dict(seen.search_attributes), seen.stored
-        (before, written_at), self._written = self._written, (shown, now)
+        parts = seen.publications, dict(seen.accepts), dict(seen.search_attributes), seen.stored
+        (before, written_at), self._written = self._written, (parts, now)
         if run.activation == 1:
             has_rows = run.info.attempt == 1 and run.original_run_id == run.run_id and self._info.parent is None
             before, written_at = _NOTHING if has_rows and "chain" in run.facts else None, now
         return (
-            shown == before
+            parts == before
             and now - written_at < COMBINED_AFTER
             and seen.status == "running"
             and not (run.closing or run.human_tasks or run.completion.failed or run.completion.lost or seen.human_tasks)
@@ -353,7 +353,7 @@ class MirroredRun(TemporalRun):
         """Return the run in its state after the last activation, with these events and human tasks."""
         first = self.history.events[0] if self.history.events else None
         return ObservedRun(
-            there=self._info,
+            execution=self._info,
             original_run_id=self._original_run_id,
             info=self.run_info,
             facts=self._facts,  # type: ignore[arg-type] # facts of a run with rows have more keys

@@ -127,7 +127,7 @@ class Comparison:
                 for row in rows.only("cluster_id", "cluster_run_id", "queue")
             ]
             for run in _rebuild(infos):
-                _try(run.there.workflow_id, partial(mirror.write, run, storage=self.storage))
+                _try(run.execution.workflow_id, partial(mirror.write, run, storage=self.storage))
         notes["lost"] = [worker.pk for worker in workers]
 
     def look_at_sample(self, notes: dict[str, Any]) -> None:
@@ -157,7 +157,7 @@ class Comparison:
         for run in _rebuild(rebuilt):
             if run.run_id in rows or not self._is_past_retention(run, wrong[run.run_id]):
                 write = partial(self._restore, run, read_at)
-                self.written += bool(_try(run.there.workflow_id, write))
+                self.written += bool(_try(run.execution.workflow_id, write))
         for info in wrong.values():
             if info.status not in _OPEN and info.status != _CONTINUED:
                 self.closed += bool(_try(info.execution.workflow_id, partial(self._close, info)))
@@ -320,8 +320,8 @@ def _rebuild(infos: Sequence[WorkflowExecutionInfo]) -> Iterator[ObservedRun]:
             if outcome.error is not None:
                 log.error("the rows of %s cannot be rebuilt: %s", info.execution.workflow_id, error_line(outcome.error))
             elif outcome.state is not None:
-                there = replace(outcome.state.there, task_queue=info.task_queue)  # a replay knows none
-                yield replace(outcome.state, there=there)
+                execution = replace(outcome.state.execution, task_queue=info.task_queue)  # a replay knows none
+                yield replace(outcome.state, execution=execution)
 
 
 def _and_ours(condition: str) -> str:

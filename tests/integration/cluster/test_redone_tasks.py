@@ -113,7 +113,7 @@ def test_a_signal_during_the_task_that_continues_a_run_reaches_its_next_run(
         if run.closing is not None and run.closing.kind == CONTINUE:
             tries.append(run)
             if len(tries) == 1:
-                cluster_client().call(lambda sdk: sdk.get_workflow_handle(run.there.workflow_id).signal("go"))
+                cluster_client().call(lambda sdk: sdk.get_workflow_handle(run.execution.workflow_id).signal("go"))
         return errors
 
     monkeypatch.setattr(mirror, "write", write_and_signal)

@@ -97,7 +97,6 @@ SITES = {
     "update left": "an update that is left to a worker",
     "once": "work that is done once, with its result",
     "mirror": "the rows of runs on a cluster, after an activation of each",
-    "mirror alone": "the rows of one such run",
     "mirror end": "the row of a run that its cluster has closed without a worker",
     "outbox claim": "rows of the outbox that a dispatcher is about to send",
     "outbox sent": "a row of the outbox that was sent",

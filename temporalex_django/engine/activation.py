@@ -11,7 +11,7 @@ from typing import Any
 from uuid import UUID, uuid5
 
 from temporalex_django.core.executor import VisibleState
-from temporalex_django.core.failures import error_data, run_failure_cause
+from temporalex_django.core.failures import error_data
 from temporalex_django.core.history import events
 from temporalex_django.core.history.activation import Activation, Completion, Definition, Fault, activation_events
 from temporalex_django.core.history.events import DELIVERED, SUGGEST_CONTINUE_AS_NEW, Command, Job
@@ -39,7 +39,14 @@ from temporalex_django.engine.contracts.records import (
 from temporalex_django.engine.executors import CachedRun
 from temporalex_django.engine.external_messages import FinishedActivity, NewChild, NewMessage
 from temporalex_django.engine.refusals import RefusedRedelivery, RefusedSignal, waiting_run_error
-from temporalex_django.engine.run_closing import cancel, parent_messages, started_attributes, terminate, time_out
+from temporalex_django.engine.run_closing import (
+    cancel,
+    cause_columns,
+    parent_messages,
+    started_attributes,
+    terminate,
+    time_out,
+)
 from temporalex_django.engine.turn_metrics import DROPPED, attempt_outcomes, ended_attempts
 from temporalex_django.errors import ActionNotPermitted, WorkflowClosed
 from temporalex_django.interceptors import ActivationCall, Cause, Outgoing
@@ -598,7 +605,7 @@ def write_row(
     if closing is not None:
         changes.update({"closed_at": now, "closing": closing})
         if visible.status == "failed":
-            changes.update(_cause_columns(closing))
+            changes.update(cause_columns(closing))
     if previous is not None:
         _write_changed_waits(changes, previous, visible)
     elif not is_first:
@@ -615,11 +622,6 @@ def write_row(
     if is_first and write.events:
         changes["started_at"] = now
     return visible
-
-
-def _cause_columns(closing: dict[str, Any]) -> RowChanges:
-    cause = run_failure_cause(closing)
-    return {"cause": None, "fault": None} if cause is None else {"cause": cause.text, "fault": cause.fault}
 
 
 def _write_changed_waits(changes: RowChanges, previous: VisibleState, visible: VisibleState) -> None:

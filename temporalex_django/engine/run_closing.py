@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from temporalex_django.core.failures import child_result, error_data
+from temporalex_django.core.failures import child_result, error_data, run_failure_cause
 from temporalex_django.core.history import activation
 from temporalex_django.core.history.events import CLOSING
 from temporalex_django.engine.contracts.records import (
@@ -19,6 +19,8 @@ from temporalex_django.engine.contracts.records import (
 )
 from temporalex_django.engine.external_messages import NewMessage
 from temporalex_django.errors import WorkflowClosed
+
+_NO_CAUSE: RowChanges = {"cause": None, "fault": None}
 
 
 def started_attributes(record: RunRecord) -> dict[str, Any]:
@@ -89,7 +91,7 @@ def close_for_move(run: RunState, *, run_id: UUID, seed: int, now: datetime, rec
         events=_closing_events(run, kind, attributes, stamp, record),
         drop_tasks=True,
         next_run=record.successor(run_id, seed=seed),
-        instance=_closed_row(kind, attributes, stamp),
+        instance=closed_row(kind, attributes, stamp),
     )
 
 
@@ -115,7 +117,7 @@ def close_for_reset(run: RunState, *, new: RunRecord, reset_run_id: UUID, now: d
         close_children=True,
         next_run=new,
         reset_run_id=reset_run_id,
-        instance={**_closed_row(kind, attributes, stamp), "paused": None},
+        instance={**closed_row(kind, attributes, stamp), "paused": None},
     )
 
 
@@ -132,7 +134,8 @@ def time_out(run: RunState, *, now: datetime, record: RunRecord) -> RunWrite:
     return _close_externally(run, "WorkflowTimedOut", {"timeout": timeout_name}, message, now=now, record=record)
 
 
-def _closed_row(kind: str, attributes: dict[str, Any], at: datetime) -> RowChanges:
+def closed_row(kind: str, attributes: dict[str, Any], at: datetime) -> RowChanges:
+    """Return the columns of the row of a run that was closed at ``at`` by an event with this kind and attributes."""
     return {
         "status": CLOSING[kind],
         "waiting_for": [],
@@ -141,9 +144,14 @@ def _closed_row(kind: str, attributes: dict[str, Any], at: datetime) -> RowChang
         "closed_at": at,
         "closing": attributes,
         "blocked": None,
-        "cause": None,
-        "fault": None,
+        **(cause_columns(attributes) if CLOSING[kind] == "failed" else _NO_CAUSE),
     }
+
+
+def cause_columns(closing: dict[str, Any]) -> RowChanges:
+    """Return the columns with the cause of a failure, from the attributes of the event that has closed the run."""
+    cause = run_failure_cause(closing)
+    return _NO_CAUSE if cause is None else {"cause": cause.text, "fault": cause.fault}
 
 
 def _closing_events(
@@ -182,6 +190,6 @@ def _close_externally(
         drop_tasks=True,
         close_children=True,
         messages=parent_messages(record, CLOSING[kind], attributes),
-        instance={**_closed_row(kind, attributes, stamp), "paused": None},
+        instance={**closed_row(kind, attributes, stamp), "paused": None},
         closing=Outcome(status="failed", value=error_data(error)),
     )

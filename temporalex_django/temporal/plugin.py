@@ -7,6 +7,7 @@ from concurrent.futures import Executor
 from datetime import timedelta
 from typing import Final
 
+from temporalio import workflow as sdk
 from temporalio.plugin import SimplePlugin
 from temporalio.worker import WorkerConfig, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
@@ -17,6 +18,7 @@ from temporalex_django.temporal import compatibility
 from temporalex_django.temporal.activities import ActivityRunner, HeaderInterceptor
 from temporalex_django.temporal.options import CodeRunner, HostOptions, call
 from temporalex_django.temporal.payloads import Payloads
+from temporalex_django.temporal.run import TemporalRun
 from temporalex_django.temporal.runner import AnyWorkflow, TemporalRunner
 
 compatibility.check()
@@ -69,7 +71,11 @@ class TemporalexPlugin(SimplePlugin):
         )
 
     def _make_runner(self, other: WorkflowRunner | None) -> WorkflowRunner:
-        return TemporalRunner(self.options, other or SandboxedWorkflowRunner())
+        return TemporalRunner(self.new_run, other or SandboxedWorkflowRunner())
+
+    def new_run(self, info: sdk.Info) -> TemporalRun:
+        """Return the run (workflow instance) of this package for the information ``info`` that the SDK has about it."""
+        return TemporalRun(self.options, info)
 
     def configure_worker(self, config: WorkerConfig) -> WorkerConfig:
         """Return the configuration of a worker with the parts of this package."""

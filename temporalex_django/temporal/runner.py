@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from temporalio import workflow as sdk
 from temporalio.common import RawValue
 from temporalio.worker import WorkflowInstance, WorkflowInstanceDetails, WorkflowRunner
-
-from temporalex_django.temporal.options import HostOptions
-from temporalex_django.temporal.run import TemporalRun
 
 
 @sdk.defn(dynamic=True)
@@ -23,10 +20,13 @@ class AnyWorkflow:
 
 
 class TemporalRunner(WorkflowRunner):
-    """Creates the workflow instances of runs. The runner ``other`` creates those of workflows written with the SDK."""
+    """Creates the workflow instances of runs. The runner ``other`` creates those of workflows written with the SDK.
 
-    def __init__(self, options: HostOptions, other: WorkflowRunner) -> None:
-        self.options = options
+    ``new_run`` returns the run (workflow instance) of this package for the information that the SDK has about it.
+    """
+
+    def __init__(self, new_run: Callable[[sdk.Info], WorkflowInstance], other: WorkflowRunner) -> None:
+        self._new_run = new_run
         self._other = other
 
     def prepare_workflow(self, defn: Any) -> None:
@@ -36,11 +36,7 @@ class TemporalRunner(WorkflowRunner):
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         if det.defn.cls is not AnyWorkflow:
             return self._other.create_instance(det)
-        return self.new_run(det)
-
-    def new_run(self, det: WorkflowInstanceDetails) -> TemporalRun:
-        """Return the run (workflow instance) of this package for the details ``det`` that the SDK passes."""
-        return TemporalRun(self.options, det.info)
+        return self._new_run(det.info)
 
     def set_worker_level_failure_exception_types(self, types: Sequence[type[BaseException]]) -> None:
         self._other.set_worker_level_failure_exception_types(types)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -11,7 +12,7 @@ from temporalex_django import Ok, Workflow, api
 from temporalex_django.backends.cluster import mirror
 from temporalex_django.backends.cluster.mirrored_run import MirroredFacts, ObservedRun
 from temporalex_django.core.executor import VisibleState
-from temporalex_django.core.history.activation import RunInfo
+from temporalex_django.core.history.activation import Completion, RunInfo
 from temporalex_django.core.history.events import HistoryEvent
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Instance
@@ -24,6 +25,17 @@ CONTINUE = "WorkflowContinuedAsNew"
 class ObservedSteps(Workflow):
     async def run(self, args: Any) -> Any:
         return Ok(await api.wait_for_signal("go"))
+
+
+@dataclass(frozen=True)
+class Execution:
+    """What the SDK says about a run, as far as the mirror reads it."""
+
+    workflow_id: str
+    run_id: str
+    first_execution_run_id: str
+    task_queue: str = "default"
+    parent: None = None
 
 
 class Observations:
@@ -53,12 +65,10 @@ class Observations:
         """
         now = BEGIN + timedelta(seconds=at)
         end = None if closing is None else HistoryEvent(2 * activation, activation, closing, now, attributes)
+        execution: Any = Execution(f"g:{self.info.id}", self.run_id, self.first)
         return ObservedRun(
-            cluster_id=f"g:{self.info.id}",
-            run_id=self.run_id,
-            first_run_id=self.first,
+            execution=execution,
             original_run_id=self.run_id,
-            queue="default",
             info=self.info,
             facts=self.facts,
             start={"args": "first"},
@@ -83,8 +93,7 @@ class Observations:
             human_tasks=(),
             stores=False,
             next_facts=StartFacts(carried=attributes["carried"]) if "carried" in attributes else None,
-            failed_signals=(),
-            lost=(),
+            completion=Completion(),
         )
 
     def write(self, storage: DjangoStorage, activation: int, **options: Any) -> None:

@@ -33,7 +33,7 @@ def dead_letter() -> uuid.UUID:
 def without_server(call: Callable[[], Any]) -> Any:
     """Call this with a cluster that has no runs."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reconcile, "sync", lambda cluster_ids, *, storage: reconcile.Repairs())
+        patch.setattr(reconcile, "sync", lambda cluster_ids, *, storage: reconcile.Comparison(storage))
         return call()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -38,14 +39,10 @@ def build() -> WorkerDeploymentVersion | None:
 
 def worker_config() -> WorkerDeploymentConfig | None:
     """Return the option with which workers of the SDK name their build."""
-    version = build()
+    version, behavior = build(), VersioningBehavior.AUTO_UPGRADE
     if version is None:
         return None
-    return WorkerDeploymentConfig(
-        version=version,
-        use_worker_versioning=True,
-        default_versioning_behavior=VersioningBehavior.AUTO_UPGRADE,
-    )
+    return WorkerDeploymentConfig(version, use_worker_versioning=True, default_versioning_behavior=behavior)
 
 
 def code_digest() -> str:
@@ -63,6 +60,7 @@ async def read_build(sdk: Client) -> BuildView | None:
     version = build()
     if version is None:
         return None
+    view = BuildView(deployment=version.deployment_name, build=version.build_id)
     try:
         answer = await sdk.workflow_service.describe_worker_deployment(
             service.DescribeWorkerDeploymentRequest(namespace=sdk.namespace, deployment_name=version.deployment_name)
@@ -71,15 +69,9 @@ async def read_build(sdk: Client) -> BuildView | None:
     except RPCError as exc:
         if exc.status is not RPCStatusCode.NOT_FOUND:
             raise
-        return BuildView(deployment=version.deployment_name, build=version.build_id)
-    current = answer.worker_deployment_info.routing_config.current_deployment_version
-    return BuildView(
-        deployment=version.deployment_name,
-        build=version.build_id,
-        has_polled=True,
-        current=current.build_id,
-        is_reused=code not in (None, code_digest()),
-    )
+        return view
+    current = answer.worker_deployment_info.routing_config.current_deployment_version.build_id
+    return replace(view, has_polled=True, current=current, is_reused=code not in (None, code_digest()))
 
 
 def _address(version: WorkerDeploymentVersion) -> BuildAddress:

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
-from temporalio.api.history.v1 import WorkflowTaskFailedEventAttributes
 from temporalio.api.workflow.v1 import PendingWorkflowTaskInfo
 from temporalio.api.workflowservice import v1 as service
 from temporalio.service import RPCError
@@ -28,13 +27,8 @@ from temporalex_django.temporal.payloads import Payloads
 #: Causes of failed tasks that say nothing about the code of the run.
 _HARMLESS: Final = frozenset(
     {
-        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND,
-        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_UPDATE,
-        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_STICKY_TASK_QUEUE,
-        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FORCE_CLOSE_COMMAND,
-        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_FAILOVER_CLOSE_COMMAND,
-        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_RESET_WORKFLOW,
-        WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_WORKFLOW_PAUSE_REQUESTED_BEFORE_TASK_STARTED,
+        *("unhandled_command", "unhandled_update", "reset_sticky_task_queue", "reset_workflow"),
+        *("force_close_command", "failover_close_command", "workflow_pause_requested_before_task_started"),
     }
 )
 #: Errors with which a worker makes the server wait: the class is switched off, or the database is busy.
@@ -107,31 +101,19 @@ def block_mark_of(event: Any, task: PendingWorkflowTaskInfo, payloads: Payloads)
     The server records the first failure in a row. It counts the others in the attempts of ``task``.
     """
     failed = event.workflow_task_failed_event_attributes
-    if failed.cause in _HARMLESS:
+    # The server, or an SDK, may have failed the task by itself.
+    cause = WorkflowTaskFailedCause.Name(failed.cause).removeprefix("WORKFLOW_TASK_FAILED_CAUSE_").lower()
+    kind = failed.failure.application_failure_info.type
+    if not kind and cause == "non_deterministic_error":
+        kind = errors.NondeterminismError.__name__
+    kind = kind or "WorkflowTaskFailed"
+    if cause in _HARMLESS or kind in _WAITS:
         return None
-    failure = _read_task_failure(failed, payloads)
-    if failure["type"] in _WAITS:
-        return None
-    code = _CODES.get(failure["type"], failure["type"])
+    message = read_failure(failed.failure, payloads).get("message") or cause.replace("_", " ")
     since = event.event_time.ToDatetime(UTC)
     last = max(since, (task.started_time if task.HasField("started_time") else task.scheduled_time).ToDatetime(UTC))
-    mark = block_mark(code, f"{failure['type']}: {failure['message']}", tries=task.attempt - 1, now=last)
+    mark = block_mark(_CODES.get(kind, kind), f"{kind}: {message}", tries=task.attempt - 1, now=last)
     mark["since"] = since.isoformat()
-    place = failure_cause(failure["type"], failure["traceback"]).partition(" at ")[2]
-    if place:
+    if place := failure_cause(kind, failed.failure.stack_trace).partition(" at ")[2]:
         mark["place"] = place
     return mark
-
-
-def _read_task_failure(failed: WorkflowTaskFailedEventAttributes, payloads: Payloads) -> dict[str, Any]:
-    """Return the ``type``, ``message`` and ``traceback`` of the error with which a workflow task has failed.
-
-    ``failed`` are the attributes of the server's event. The server, or an SDK, may have failed the task by itself.
-    """
-    cause = WorkflowTaskFailedCause.Name(failed.cause).removeprefix("WORKFLOW_TASK_FAILED_CAUSE_").lower()
-    attributes = read_failure(failed.failure, payloads)
-    kind = failed.failure.application_failure_info.type
-    if not kind and failed.cause == WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_NON_DETERMINISTIC_ERROR:
-        kind = errors.NondeterminismError.__name__
-    message = attributes.get("message") or cause.replace("_", " ")
-    return {"type": kind or "WorkflowTaskFailed", "message": message, "traceback": failed.failure.stack_trace}

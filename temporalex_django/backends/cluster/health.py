@@ -5,31 +5,34 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
 
 from django.db.models import QuerySet
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.enums.v1 import TaskQueueType
 from temporalio.api.query.v1 import WorkflowQuery
-from temporalio.api.taskqueue.v1 import PollerInfo, TaskQueue
 from temporalio.api.workflowservice import v1 as service
 from temporalio.client import Client
 from temporalio.service import RPCError
 
 from temporalex_django.backends.cluster import deployments, names
 from temporalex_django.backends.cluster.client import ClusterUnavailable, cluster_client
-from temporalex_django.backends.cluster.ids import identity_of, prefix, task_queue
-from temporalex_django.backends.cluster.reconcile import LEASE
+from temporalex_django.backends.cluster.ids import prefix
+from temporalex_django.backends.cluster.queues import (
+    OF_RUNS,
+    POLL,
+    describe_queues,
+    live_pollers,
+    live_workers,
+    seen_at,
+)
+from temporalex_django.backends.cluster.reconcile import LEASE, address_of
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.models import Instance, Lease, Worker
+from temporalex_django.models import Instance, Lease
 from temporalex_django.present.project_view import ClusterView, FullHistory, FullKind
 
 #: Runs younger than this may wait for a worker that starts.
 _YOUNG: Final = timedelta(seconds=30)
-#: A poll of the server takes a minute. A poller that has not come back for longer is gone.
-_POLL: Final = timedelta(seconds=90)
 _CALL_SECONDS: Final = 5.0
 #: Most open runs whose histories are measured, and the fewest events of one.
 _MAX_HISTORIES: Final = 20
@@ -58,7 +61,7 @@ def read_cluster(storage: DjangoStorage) -> ClusterView:
     queues = sorted(rows.filter(created_at__lt=now - _YOUNG).values_list("queue", flat=True).distinct()[:_MAX_QUEUES])
     try:
         version = client.call(_read_version, timeout=_CALL_SECONDS)
-        pollers = client.call(lambda sdk: _pollers(sdk, queues), timeout=_CALL_SECONDS)
+        answers = client.call(lambda sdk: describe_queues(sdk, queues, OF_RUNS), timeout=_CALL_SECONDS)
         build = client.call(deployments.read_build, timeout=_CALL_SECONDS)
         longest = rows.filter(chain__length__gte=LONG, cluster_run_id__isnull=False).order_by("-chain__length")
         long = [*longest.select_related("chain")[:_MAX_HISTORIES]]
@@ -66,15 +69,9 @@ def read_cluster(storage: DjangoStorage) -> ClusterView:
         full += client.call(partial(_full_inboxes, runs=long), timeout=_CALL_SECONDS)
     except (ClusterUnavailable, RPCError) as exc:
         return ClusterView(address=address, error=str(exc), compared_until=compared_until)
-    live = {
-        identity_of(worker)
-        for worker in Worker.objects.using(storage.alias).filter(expires_at__gt=now).values_list("id", flat=True)
-    }
-    seen = {
-        queue: [poller for poller in infos if is_alive(poller, live, now)]
-        for queue, infos in zip(queues, pollers, strict=True)
-    }
-    own = [_seen_at(poller) for infos in seen.values() for poller in infos if poller.identity in live]
+    live = live_workers(now, storage=storage)
+    seen = {queue: live_pollers(answer, live, now) for queue, answer in zip(queues, answers, strict=True)}
+    own = [seen_at(poller) for infos in seen.values() for poller in infos if poller.identity in live]
     return ClusterView(
         address=address,
         unpolled_queues=[queue for queue, infos in seen.items() if not infos],
@@ -104,34 +101,10 @@ def _misplaced_id(rows: QuerySet[Instance]) -> str:
     return next((run.cluster_id or "" for run in others if "started_by" not in (run.metadata or {})), "")
 
 
-async def _pollers(sdk: Client, queues: Sequence[str]) -> list[list[PollerInfo]]:
-    """Return who polls each of these queues for tasks of runs."""
-    return [
-        [
-            *(
-                await sdk.workflow_service.describe_task_queue(
-                    service.DescribeTaskQueueRequest(
-                        namespace=sdk.namespace,
-                        task_queue=TaskQueue(name=task_queue(queue)),
-                        task_queue_type=TaskQueueType.TASK_QUEUE_TYPE_WORKFLOW,
-                    )
-                )
-            ).pollers
-        ]
-        for queue in queues
-    ]
-
-
 async def _full_histories(sdk: Client, runs: Sequence[Instance]) -> list[FullHistory]:
     """Return those of these runs whose histories have used most of what the server allows."""
-    requests = [
-        service.DescribeWorkflowExecutionRequest(
-            namespace=sdk.namespace,
-            execution=WorkflowExecution(workflow_id=run.cluster_id or "", run_id=str(run.cluster_run_id)),
-        )
-        for run in runs
-    ]
-    describe = sdk.workflow_service.describe_workflow_execution
+    describe, request = sdk.workflow_service.describe_workflow_execution, service.DescribeWorkflowExecutionRequest
+    requests = [request(namespace=sdk.namespace, execution=address_of(run)) for run in runs]
     answers = await asyncio.gather(*map(describe, requests), return_exceptions=True)
     full = []
     for run, answer in zip(runs, answers, strict=True):
@@ -176,24 +149,11 @@ async def _full_inboxes(sdk: Client, runs: Sequence[Instance]) -> list[FullHisto
 
 async def _ask_counts(sdk: Client, run: Instance) -> dict[str, int]:
     client = cluster_client()
-    address = WorkflowExecution(workflow_id=run.cluster_id or "", run_id=str(run.cluster_run_id))
-    request = service.QueryWorkflowRequest(
-        namespace=sdk.namespace, execution=address, query=WorkflowQuery(query_type=names.COUNTS)
-    )
+    query = WorkflowQuery(query_type=names.COUNTS)
+    request = service.QueryWorkflowRequest(namespace=sdk.namespace, execution=address_of(run), query=query)
     answer = await sdk.workflow_service.query_workflow(request, timeout=timedelta(seconds=_CALL_SECONDS / 2))
     counts: dict[str, int] = client.payloads.decode(answer.query_result.payloads[0])
     return counts
-
-
-def _seen_at(poller: PollerInfo) -> datetime:
-    return poller.last_access_time.ToDatetime(UTC)
-
-
-def is_alive(poller: PollerInfo, live: set[str], now: datetime) -> bool:
-    """Return True for a worker of this project that has a lease, and for any other one that has polled lately."""
-    if poller.identity.startswith(identity_of("")):
-        return poller.identity in live
-    return now - _seen_at(poller) < _POLL
 
 
 def _skew(last_poll: datetime, now: datetime) -> float:
@@ -204,4 +164,4 @@ def _skew(last_poll: datetime, now: datetime) -> float:
     ahead = last_poll - now
     if ahead > timedelta():
         return ahead.total_seconds()
-    return min(0.0, (ahead + _POLL).total_seconds())
+    return min(0.0, (ahead + POLL).total_seconds())

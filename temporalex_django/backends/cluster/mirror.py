@@ -9,19 +9,19 @@ run that has begun.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.backends.cluster.ids import queue_of
-from temporalex_django.backends.cluster.mirrored_run import FailedTask, ObservedRun
+from temporalex_django.backends.cluster.mirrored_run import ObservedRun
 from temporalex_django.backends.cluster.runs import adopt
 from temporalex_django.conf import codec
-from temporalex_django.core.failures import error_data, run_failure_cause
+from temporalex_django.core.failures import error_data
 from temporalex_django.core.history.events import CLOSING, HistoryEvent
 from temporalex_django.core.names import TABLES
 from temporalex_django.db.human_tasks import closed_with_run
@@ -43,31 +43,66 @@ from temporalex_django.engine.contracts.records import (
 from temporalex_django.engine.ids import uuid7
 from temporalex_django.engine.operator_overrides import pause_run
 from temporalex_django.engine.refusals import RefusedRedelivery
-from temporalex_django.engine.run_closing import parent_messages
+from temporalex_django.engine.run_closing import closed_row, parent_messages
 from temporalex_django.engine.run_start import RunStart
 from temporalex_django.engine.turn_report import TurnReport
 from temporalex_django.errors import TemporalexError, WorkflowClosed, WorkflowSwitchedOff
 from temporalex_django.models import Chain, HumanTask, Instance, ScheduleSlot
-from temporalex_django.temporal.start_facts import StartFacts
 
 log = logging.getLogger("temporalex_django.backends")
 
 #: Seconds that a write waits for the row of a chain. After that the task fails, and the server has it done again later.
-_LOCK_WAIT = 1.0
+_LOCK_WAIT: Final = 1.0
 #: The columns of a row that decide what becomes of it. A prepared statement reads them for each activation.
-_ROW = RUNS.pick_columns(
+_ROW: Final = RUNS.pick_columns(
     *("id", "chain_id", "cluster_run_id", "workflow", "workflow_id", "status", "attempt", "created_at"),
     *("started_at", "closed_at", "cluster_task_at", "mirrored_at", "search_attributes"),
 )
+#: The kind of the event that closes a run, by the status of the run after it.
+_ENDS: Final = {status: kind for kind, status in CLOSING.items()}
+
+
+#: Takes a report about committed rows, and sends the Django signals about them.
+Announce = Callable[[TurnReport], None]
 
 
 class MirrorBusy(Exception):
     """Raised if another transaction has locked the row of a chain for too long."""
 
 
-def lock_order(run: ObservedRun) -> str:
-    """Return the sort key for runs that one transaction locks, so that two transactions cannot deadlock."""
-    return run.facts.get("chain") or run.first_run_id
+def write(
+    *runs: ObservedRun,
+    storage: DjangoStorage,
+    wait: float = _LOCK_WAIT,
+    restores: bool = False,
+    read_at: datetime | None = None,
+    announce: Announce = notify.send_turn_signals,
+) -> dict[str, MirrorBusy]:
+    """Write the rows of runs together, in the open transaction or in one of its own.
+
+    It waits at most ``wait`` seconds for the row of a chain. Raises ``MirrorBusy`` if the chain of the only run is not
+    free then. Of several runs, those whose chains are not free are left out, and it returns their errors by their ids
+    on the cluster.
+
+    With ``restores``, a chain without rows gets its rows again; otherwise somebody has deleted the run. With
+    ``read_at``, the time at which the state of the run was read from the cluster, rows written before it are replaced
+    even if they show a later activation: the cluster may have been restored from a backup. After the commit it calls
+    ``announce``, which sends the Django signals.
+    """
+    batch, errors = _Batch(storage, restores, read_at, announce), dict[str, MirrorBusy]()
+    # Two transactions that lock chains in the same order cannot deadlock.
+    ordered = sorted(runs, key=lambda run: run.facts.get("chain") or run.execution.first_execution_run_id)
+    with storage.transaction("mirror"):
+        batch.read(ordered, wait=wait)
+        for run in ordered:
+            try:
+                batch.plan(run)
+            except MirrorBusy as exc:
+                if len(runs) == 1:
+                    raise
+                errors[run.run_id] = exc
+        batch.store()
+    return errors
 
 
 def _read_row(values: Sequence[Any], alias: str) -> Instance:
@@ -79,20 +114,22 @@ def _read_row(values: Sequence[Any], alias: str) -> Instance:
     return Instance.from_db(alias, names, [columns[name] for name in names])
 
 
-class Batch:
-    """The rows of several runs, which one transaction reads and writes together.
+@dataclass(slots=True)
+class _Batch:
+    """The rows of several runs, which one transaction locks, reads and writes. ``write`` explains the first fields.
 
-    ``announce`` sends the Django signals after the commit.
+    ``chains`` has the chains of the runs, by their ids on the cluster, and ``states`` those that are locked. ``rows``
+    are by their ids. ``planned`` has what ``store`` writes: runs with their rows as they were before, by chain.
     """
 
-    def __init__(
-        self, storage: DjangoStorage, *, announce: Callable[[TurnReport], None] = notify.send_turn_signals
-    ) -> None:
-        self.storage = storage
-        self._announce = announce
-        self.states: dict[UUID, RunState] = {}
-        self.rows: dict[UUID, Instance] = {}
-        self._planned: dict[UUID, _Planned] = {}  # by chain
+    storage: DjangoStorage
+    restores: bool
+    read_at: datetime | None
+    announce: Announce
+    chains: dict[str, UUID | None] = field(default_factory=dict)
+    states: dict[UUID, RunState] = field(default_factory=dict)
+    rows: dict[UUID, Instance] = field(default_factory=dict)
+    planned: dict[UUID, tuple[ObservedRun, Instance]] = field(default_factory=dict)
 
     def read(self, runs: Sequence[ObservedRun], *, wait: float = 0.0) -> None:
         """Lock the chains of these runs and read their rows, in two statements.
@@ -100,326 +137,215 @@ class Batch:
         Chains that are not free within ``wait`` seconds are left out. Runs whose start does not name their chain take
         one statement more each.
         """
-        chains = [chain for run in runs if (chain := _chain_of(run, self.storage)) is not None]
+        storage = self.storage
+        self.chains |= {run.run_id: _chain_of(run, storage) for run in runs}
+        chains = [chain for run in runs if (chain := self.chains[run.run_id]) is not None]
         if not chains:
             return
         if wait:
-            states = {
-                chain: state for chain in chains if (state := self.storage.lock_run(chain, wait=wait)) is not None
-            }
+            locked = {chain: state for chain in chains if (state := storage.lock_run(chain, wait=wait)) is not None}
         else:
-            states = self.storage.lock_runs(chains)
-        newest = [state.run_id for state in states.values()]
-        (by_cluster, ids), (by_key, keys) = (
-            self.storage.sql.in_array(values, "uuid") for values in ([UUID(run.run_id) for run in runs], newest)
-        )
+            locked = storage.lock_runs(chains)
+        self.states |= locked
+        by_cluster, ids = storage.sql.in_array([UUID(run.run_id) for run in runs], "uuid")
+        by_key, keys = storage.sql.in_array([state.run_id for state in locked.values()], "uuid")
         sql = _ROW.select(f"where cluster_run_id {by_cluster} or id {by_key}")
-        self.states.update(states)
-        for values in self.storage.sql.select(sql, [ids, keys], _ROW.types):
-            row = _read_row(values, self.storage.alias)
+        for values in storage.sql.select(sql, [ids, keys], _ROW.types):
+            row = _read_row(values, storage.alias)
             self.rows[row.pk] = row
 
-    def has_planned(self, chain_id: UUID | None) -> bool:
-        """Return True if ``store`` will write rows of this chain."""
-        return chain_id in self._planned
+    def plan(self, run: ObservedRun) -> None:
+        """Decide what becomes of the rows of a run, and let ``store`` write the rest. Raises ``MirrorBusy``."""
+        chain_id = self.chains[run.run_id]
+        if chain_id in self.planned:  # by an earlier run of the chain
+            self.store()
+            self.read([run])
+        row = self._locate(run, chain_id)
+        if row is None:
+            return
+        state = self.states[row.chain_id]
+        if self._is_continuation_undone(run, row, state):
+            delete_search_attributes(self.storage.sql, [state.run_id])
+            self.storage.sql.execute("delete from temporalex_instance where id = %s", [state.run_id])
+            state.run_id, state.activations, state.length = row.pk, run.activation, run.length
+        if self._is_later(run, row, state):
+            return
+        if row.pk == state.run_id:
+            if not row.is_open and not _is_over(run):
+                # The server has refused its end, or a start has arrived after all.
+                self._reopen_chain(run, state)
+                Instance.objects.using(self.storage.alias).filter(pk=row.pk).update(closed_at=None, closing=None)
+            self.planned[state.chain_id] = run, row
+        elif run.closing is not None:
+            _close_earlier(row.pk, run.closing.kind, run.closing.attributes, run.closing.at, self.storage)
 
-    def plan(self, run: ObservedRun, row: Instance, state: RunState) -> None:
-        """Let ``store`` write the rows of a run, which is the newest one of its chain."""
-        state.activations, state.length = run.activation, run.length
-        state.activated_at = state.next_moment(run.now)
-        self._planned[state.chain_id] = _Planned(run, row, RunWrite(run=state))
+    def _locate(self, run: ObservedRun, chain_id: UUID | None) -> Instance | None:
+        """Return the row of a run, which is inserted if there is none.
+
+        Returns None for an earlier run of the chain that has no row, and if somebody has deleted the chain.
+        """
+        if chain_id is None:
+            return self._insert_chain(run, None)
+        if (state := self.states.get(chain_id)) is None:
+            if Chain.objects.using(self.storage.alias).filter(pk=chain_id).exists():
+                name = run.execution.workflow_id
+                raise MirrorBusy(f"another transaction has locked the row of the chain of {name}; try again")
+            return self._insert_chain(run, chain_id) if self.restores else None
+        run_id = UUID(run.run_id)
+        own = (row for row in self.rows.values() if row.cluster_run_id == run_id and row.chain_id == chain_id)
+        if (row := next(own, None)) is not None:
+            return row
+        if state.run_id in self.rows:
+            return self._next_row(run, state)
+        # Somebody has deleted the row of the run, and left that of the chain.
+        self.storage.sql.execute("delete from temporalex_chain where id = %s", [chain_id])
+        return self._insert_chain(run, chain_id)
+
+    def _next_row(self, run: ObservedRun, state: RunState) -> Instance | None:
+        """Return the row of a new run of a chain: it is inserted, or gets its id on the cluster.
+
+        Returns None for an earlier run, which has no row.
+        """
+        current, run_id = self.rows[state.run_id], UUID(run.run_id)
+        rows = Instance.objects.using(self.storage.alias).filter(chain=state.chain_id)
+        if current.cluster_run_id is None and run.info.attempt == current.attempt:
+            self._note_ids(run, current.pk, state.chain_id)
+            return current
+        began_after = run.now > (current.cluster_task_at or current.created_at)
+        is_reset_of_earlier = run.original_run_id != run.run_id and began_after
+        if run.info.attempt < current.attempt and not is_reset_of_earlier:
+            return None
+        # Somebody has reset the chain there, so its newest run is another one.
+        self._reopen_chain(run, state)
+        source = rows.filter(cluster_run_id=UUID(run.original_run_id)).first()
+        return insert_next(state, current, run_id=run_id, source=source or current, storage=self.storage)
+
+    def _insert_chain(self, run: ObservedRun, chain_id: UUID | None) -> Instance:
+        """Insert the rows of a chain that has none, and return that of the run.
+
+        Another program has started it, or they were deleted. The run is the first one of the rows, whatever its number
+        in the chain. ``chain_id`` is the id of the chain (None: a new one).
+        """
+        storage, start = self.storage, _start_of(run)
+        if "chain" not in run.facts or run.closing is not None:
+            start = replace(start, scope="none")  # the cluster keeps other ids unique
+        ids = insert_start(start, ids=StartedRun(chain_id or uuid7(), _row_id(run.facts)), storage=storage)
+        adopt([(ids.chain_id, run.execution.workflow_id)], storage=storage)
+        rows = Instance.objects.using(storage.alias)
+        parent = None
+        if run.execution.parent is not None:
+            parent = rows.filter(cluster_run_id=UUID(run.execution.parent.run_id)).values_list("pk", flat=True).first()
+        self._note_ids(run, ids.run_id, ids.chain_id, attempt=run.info.attempt, parent_run_id=parent)
+        self.read([run])
+        return self.rows[ids.run_id]
+
+    def _note_ids(self, run: ObservedRun, row_id: UUID, chain_id: UUID, **columns: Any) -> None:
+        """Store the ids of a run on the cluster in its row and its chain, and further ``columns`` of the row."""
+        alias, first_run_id = self.storage.alias, UUID(run.execution.first_execution_run_id)
+        Instance.objects.using(alias).filter(pk=row_id).update(cluster_run_id=UUID(run.run_id), **columns)
+        chains = Chain.objects.using(alias).filter(pk=chain_id, cluster_first_run_id=None)
+        chains.update(cluster_first_run_id=first_run_id)
+
+    def _is_continuation_undone(self, run: ObservedRun, row: Instance, state: RunState) -> bool:
+        """Return True if the server has refused the continue-as-new that the rows show.
+
+        It has had the task done again. The next run of the chain has a row then, and never begins. A run that people
+        have closed here stays closed.
+        """
+        if row.status != "continued_as_new" or row.pk == state.run_id:
+            return False
+        if row.cluster_task_at is None or run.now <= row.cluster_task_at:
+            return False
+        new = self.rows.get(state.run_id)
+        return new is not None and new.attempt == row.attempt + 1 and new.cluster_run_id is None and new.is_open
+
+    def _is_later(self, run: ObservedRun, row: Instance, state: RunState) -> bool:
+        """Return True if the rows show something later than this activation."""
+        if row.pk != state.run_id:
+            return not row.is_open  # an earlier run of the chain, whose end is written already
+        if row.status in ("terminated", "timed_out"):
+            # Somebody has terminated it here, which the server does not know yet, or the server has timed it out.
+            return True
+        if self.read_at is not None and (row.mirrored_at is None or row.mirrored_at < self.read_at):
+            return False
+        if run.activation == state.activations and row.cluster_task_at is not None:
+            # The server has had the same activation done again, by another worker.
+            return bool(run.now < row.cluster_task_at)
+        return run.activation < state.activations
+
+    def _reopen_chain(self, run: ObservedRun, state: RunState) -> None:
+        """Make a closed chain open, as its run is on the cluster, and its id unique among open runs again.
+
+        If another open run has the id by now, the chain is open without it.
+        """
+        is_closed, state.closed = state.closed, False
+        if not is_closed or "chain" not in run.facts:
+            return
+        if not reopen_chain(state.chain_id, _start_of(run), storage=self.storage):
+            log.warning("%s %s is open on the cluster, and another open run has its id", run.info.workflow, run.info.id)
 
     def store(self) -> None:
         """Write the rows of the runs that were planned, in a few statements for all."""
-        planned, self._planned = [*self._planned.values()], {}
+        planned, self.planned = self.planned, {}
         if not planned:
             return
         storage, now = self.storage, self.storage.now()
-        records = storage.run_records([plan.row.pk for plan in planned])
-        for plan in planned:
-            plan.fill(records[plan.row.pk], now, storage)
-        _store([plan.write for plan in planned], storage)
-        tasks = [task for plan in planned for task in plan.write.human_tasks]
+        records = storage.run_records([row.pk for _, row in planned.values()])
+        writes = []
+        for chain_id, (run, row) in planned.items():
+            write = _changes(run, row, self.states[chain_id], now)
+            if run.closing is not None:
+                _add_end(write, records[row.pk], run.closing, storage)
+            if run.closing is not None and not _is_over(run):
+                write.next_run = _continued(run, run.closing, records[row.pk])
+                write.run.activated_at = write.run.next_moment(now)
+            writes.append(write)
+        _store(writes, storage)
+        tasks = [task for write in writes for task in write.human_tasks]
         if closed_ids := [task.id for task in tasks if task.task.ending]:
             HumanTask.objects.using(storage.alias).filter(pk__in=closed_ids).update(deciding=None)
-        for plan in planned:
-            if plan.run.closing is not None and not plan.is_over:
-                _insert_continued(plan.run, plan.row, plan.write.run, plan.run.closing, storage)
-            _announce(plan.write, records[plan.row.pk], plan.run.events, storage, self._announce)
-
-
-def write(
-    run: ObservedRun,
-    *,
-    storage: DjangoStorage,
-    wait: float = _LOCK_WAIT,
-    restores: bool = False,
-    read_at: datetime | None = None,
-    announce: Callable[[TurnReport], None] = notify.send_turn_signals,
-    batch: Batch | None = None,
-) -> None:
-    """Write the rows of a run, in the open transaction or in one of its own.
-
-    It waits at most ``wait`` seconds for the row of the chain. With ``restores``, a chain without rows gets its rows
-    again; otherwise somebody has deleted the run. With ``read_at``, the time at which the state of the run was read
-    from the cluster, rows written before it are replaced even if they show a later activation: the cluster may have
-    been restored from a backup. After the commit it calls ``announce``, which sends the Django signals. With ``batch``,
-    which has read the rows, ``Batch.store`` writes them. Raises ``MirrorBusy``.
-    """
-    if batch is not None:
-        _plan(run, batch, restores=restores, read_at=read_at)
-        return
-    with storage.transaction("mirror alone"):
-        batch = Batch(storage, announce=announce)
-        batch.read([run], wait=wait)
-        _plan(run, batch, restores=restores, read_at=read_at)
-        batch.store()
-
-
-def _plan(run: ObservedRun, batch: Batch, *, restores: bool, read_at: datetime | None) -> None:
-    """Decide what becomes of the rows of a run, and let ``batch`` write what is left to do."""
-    storage, chain_id = batch.storage, _chain_of(run, batch.storage)
-    if batch.has_planned(chain_id):  # an earlier run of the chain
-        batch.store()
-        batch.read([run])
-    state = None if chain_id is None else batch.states.get(chain_id)
-    if state is None:
-        if chain_id is not None and Chain.objects.using(storage.alias).filter(pk=chain_id).exists():
-            raise MirrorBusy(f"another transaction has locked the row of the chain of {run.cluster_id}; try again")
-        if "chain" in run.facts and not restores:
-            return
-        state = _insert_chain(run, storage)
-        batch.rows[state.run_id] = Instance.objects.using(storage.alias).get(pk=state.run_id)
-    row = _row_of(run, state, batch)
-    if row is None:
-        return
-    if _is_continuation_undone(row, state, run, storage):
-        _delete_next(row, state, run, storage)
-    if _is_later(row, state, run) and not _is_outdated(row, state, read_at):
-        return
-    if row.pk == state.run_id:
-        _reopen(run, row, state, storage)
-        batch.plan(run, row, state)
-    elif run.closing is not None:
-        _close_earlier(row.pk, run.closing.kind, run.closing.attributes, run.closing.at, storage)
+        for write, (_, row) in zip(writes, planned.values(), strict=True):
+            if write.next_run is not None:  # it gets its id with its first activation
+                rows = Instance.objects.using(storage.alias).filter(pk=write.next_run.run_id)
+                rows.update(attempt=row.attempt + 1)
+        events = [run.events for run, _ in planned.values()]
+        _announce(TurnReport(run_count=len(writes), writes=writes, records=records), events, self.announce, storage)
 
 
 def _chain_of(run: ObservedRun, storage: DjangoStorage) -> UUID | None:
     """Return the chain of a run: its start has named it, or else a run of it has a row. None: it has no rows."""
     if "chain" in run.facts:
         return UUID(run.facts["chain"])
-    ids = {UUID(run.first_run_id), UUID(run.run_id)}
-    rows = Instance.objects.using(storage.alias).filter(cluster_run_id__in=ids)
-    chain: UUID | None = rows.values_list("chain_id", flat=True).first()
-    return chain
+    ids = {UUID(run.execution.first_execution_run_id), UUID(run.run_id)}
+    row = Instance.objects.using(storage.alias).filter(cluster_run_id__in=ids).only("chain_id").first()
+    return None if row is None else row.chain_id
 
 
-def _insert_chain(run: ObservedRun, storage: DjangoStorage, *, chain_id: UUID | None = None) -> RunState:
-    """Insert the rows of a chain that has none: another program has started it, or they were deleted.
-
-    The run is the first one of the rows, whatever its number in the chain. ``chain_id`` is the id of the chain (None:
-    that with which it was started, or a new one).
-    """
-    is_ours = "chain" in run.facts
-    ids = StartedRun(chain_id or (UUID(run.facts["chain"]) if is_ours else uuid7()), _row_id(run.facts) or uuid7())
-    start = RunStart(
+def _start_of(run: ObservedRun) -> RunStart:
+    """Return the start of a run, with the scope in which the id of a run of this project is unique."""
+    try:
+        unique = workflows.class_for_run(run.info.workflow, run.info.version).unique
+        scope = "global" if unique is None else unique.scope
+    except TemporalexError:
+        scope = "none"
+    return RunStart(
         workflow_id=run.info.id,
         workflow=run.info.workflow,
         version=run.info.version,
-        args=run.start.get("args"),
-        queue=queue_of(run.queue),
-        scope=_scope_of(run) if is_ours and run.closing is None else "none",  # the cluster keeps other ids unique
+        queue=queue_of(run.execution.task_queue),
+        scope=scope,
         generated=True,
         parent=run.info.parent,
-        search_attributes=run.start.get("search_attributes"),
-        snapshot=run.start.get("snapshot"),
         headers=run.info.headers,
         # Runs that this project has started have a parent, or facts that name their chain.
-        metadata=None if is_ours or run.info.parent else {"started_by": "another client of the cluster"},
+        metadata=None if "chain" in run.facts or run.info.parent else {"started_by": "another client of the cluster"},
+        **{name: run.start.get(name) for name in ("args", "search_attributes", "snapshot")},
     )
-    started = insert_start(start, ids=ids, storage=storage)
-    adopt([(started.chain_id, run.cluster_id)], storage=storage)
-    rows = Instance.objects.using(storage.alias)
-    parent = None
-    if run.parent_run_id is not None:
-        parent = rows.filter(cluster_run_id=UUID(run.parent_run_id)).values_list("pk", flat=True).first()
-    rows.filter(pk=started.run_id).update(
-        cluster_run_id=UUID(run.run_id), attempt=run.info.attempt, parent_run_id=parent
-    )
-    Chain.objects.using(storage.alias).filter(pk=started.chain_id).update(cluster_first_run_id=UUID(run.first_run_id))
-    state = storage.lock_run(started.chain_id, wait=_LOCK_WAIT)
-    assert state is not None
-    return state
 
 
-def _row_id(facts: StartFacts) -> UUID | None:
-    """Return the id of the row of a run that starts with these facts, or None if they name none."""
-    return UUID(facts["run"]) if "run" in facts else None
-
-
-def _scope_of(run: ObservedRun) -> str:
-    """Return the scope in which the id of a run of this project is unique."""
-    try:
-        cls = workflows.class_for_run(run.info.workflow, run.info.version)
-    except TemporalexError:
-        return "none"
-    return "global" if cls.unique is None else cls.unique.scope
-
-
-def _row_of(run: ObservedRun, state: RunState, batch: Batch) -> Instance | None:
-    """Return the row of the run. The row of a new run of the chain is inserted, or gets its id on the cluster.
-
-    Returns None for an earlier run of the chain that has no row.
-    """
-    storage, run_id = batch.storage, UUID(run.run_id)
-    own = (row for row in batch.rows.values() if row.cluster_run_id == run_id and row.chain_id == state.chain_id)
-    if (row := next(own, None)) is not None:
-        return row
-    rows, current = Instance.objects.using(storage.alias).filter(chain=state.chain_id), batch.rows.get(state.run_id)
-    if current is None:  # somebody has deleted the row of the run, and left that of the chain
-        storage.sql.execute("delete from temporalex_chain where id = %s", [state.chain_id])
-        restored = _insert_chain(run, storage, chain_id=state.chain_id)
-        for name in ("run_id", "length", "activations"):
-            setattr(state, name, getattr(restored, name))
-        return rows.get(pk=restored.run_id)
-    if current.cluster_run_id is None and run.info.attempt == current.attempt:
-        rows.filter(pk=current.pk).update(cluster_run_id=run_id)
-        Chain.objects.using(storage.alias).filter(pk=state.chain_id, cluster_first_run_id=None).update(
-            cluster_first_run_id=UUID(run.first_run_id)
-        )
-        return current
-    if run.info.attempt < current.attempt and not _is_reset_of_earlier(run, current):
-        return None
-    # Somebody has reset the chain there, so its newest run is another one.
-    _reopen_chain(run, state, storage)
-    source = rows.filter(cluster_run_id=UUID(run.original_run_id)).first()
-    return insert_next(state, current, run_id=run_id, source=source or current, storage=storage)
-
-
-def _is_reset_of_earlier(run: ObservedRun, current: Instance) -> bool:
-    """Return True for the run of a reset of an earlier run of the chain, which has begun after the row ``current``."""
-    return run.original_run_id != run.run_id and run.now > (current.cluster_task_at or current.created_at)
-
-
-def mark_blocked(failed: FailedTask, *, storage: DjangoStorage) -> None:
-    """Store in the row of an open run why its workflow task fails. The next activation without error clears it."""
-    if isinstance(failed.error, WorkflowSwitchedOff):
-        return
-    rows = Instance.objects.using(storage.alias).filter(cluster_run_id=UUID(failed.run_id), closed_at=None)
-    for row in rows.only("pk", "blocked"):
-        earlier = row.blocked or {}
-        mark = block_mark_of(failed.error, tries=earlier.get("attempt", 0) + 1, now=storage.now())
-        if "since" in earlier:
-            mark["since"] = earlier["since"]
-        cause = block_cause(mark)
-        rows.filter(pk=row.pk).update(blocked=mark, cause=cause.text, fault=cause.fault)
-
-
-def insert_next(
-    state: RunState,
-    current: Instance,
-    *,
-    run_id: UUID | None,
-    source: Instance | None,
-    storage: DjangoStorage,
-    row_id: UUID | None = None,
-    **options: Any,
-) -> Instance:
-    """Insert the next run of a locked chain, after a continue-as-new or a reset, and return its row.
-
-    ``current`` is the newest run so far. ``source`` is the run that was reset, or None after a continue-as-new.
-    ``run_id`` is the id of the new run on the cluster, or None until that is known. ``row_id`` is the id of its row
-    (None: a new one). ``options`` are further values of its record.
-    """
-    template = source or current
-    record = storage.run_records([template.pk])[template.pk]
-    new = record.successor(row_id or uuid7(), **{"seed": record.seed, "snapshot": record.snapshot, **options})
-    state.activated_at = state.next_moment(storage.now())
-    state.closed = False
-    write = RunWrite(run=state, next_run=new, reset_run_id=None if source is None else source.pk)
-    if source is not None and current.is_open:
-        write.instance = {
-            **_closed_columns("WorkflowTerminated", {"reason": "reset", "run_id": str(new.run_id)}, state.activated_at),
-            "paused": None,
-        }
-        write.human_tasks = closed_with_run(current.pk, at=state.activated_at, except_for=(), alias=storage.alias)
-    _store([write], storage)
-    if source is not None and record.scheduled_for is not None:
-        # A run that a schedule has seen closed is open again, so its next slot must not overlap with it.
-        ScheduleSlot.objects.using(storage.alias).filter(chain_id=state.chain_id).update(running=True)
-    attempt = current.attempt + 1 if source is None else source.attempt
-    rows = Instance.objects.using(storage.alias).filter(pk=new.run_id)
-    rows.update(cluster_run_id=run_id, attempt=attempt)
-    state.run_id, state.length, state.activations = new.run_id, 0, 0
-    return rows.get()
-
-
-def _is_later(row: Instance, state: RunState, run: ObservedRun) -> bool:
-    """Return True if the rows show something later than this activation."""
-    if row.pk != state.run_id:
-        return not row.is_open  # an earlier run of the chain, whose end is written already
-    if row.status in ("terminated", "timed_out"):
-        # Somebody has terminated it here, which the server does not know yet, or the server has timed it out.
-        return True
-    if run.activation == state.activations and row.cluster_task_at is not None:
-        return bool(
-            run.now < row.cluster_task_at
-        )  # the server has had the same activation done again, by another worker
-    return run.activation < state.activations
-
-
-def _is_outdated(row: Instance, state: RunState, read_at: datetime | None) -> bool:
-    """Return True if the newest row of a chain was written before the cluster was read at ``read_at``.
-
-    What people or the server have ended stays ended: the request to the cluster may still be on its way.
-    """
-    if read_at is None or row.pk != state.run_id or row.status in ("terminated", "timed_out"):
-        return False
-    return row.mirrored_at is None or row.mirrored_at < read_at
-
-
-def _is_continuation_undone(row: Instance, state: RunState, run: ObservedRun, storage: DjangoStorage) -> bool:
-    """Return True if the server has refused the continue-as-new that the rows show, and has had the task done again.
-
-    The next run of the chain has a row then, and never begins. A run that people have closed here stays closed.
-    """
-    if row.status != "continued_as_new" or row.pk == state.run_id:
-        return False
-    if row.cluster_task_at is None or run.now <= row.cluster_task_at:
-        return False
-    rows = Instance.objects.using(storage.alias)
-    return rows.filter(pk=state.run_id, attempt=row.attempt + 1, cluster_run_id=None, closed_at=None).exists()
-
-
-def _delete_next(row: Instance, state: RunState, run: ObservedRun, storage: DjangoStorage) -> None:
-    """Delete the row of the newest run of a chain, and make the run before it, which is ``row``, the newest one."""
-    delete_search_attributes(storage.sql, [state.run_id])
-    storage.sql.execute("delete from temporalex_instance where id = %s", [state.run_id])
-    state.run_id, state.activations, state.length = row.pk, run.activation, run.length
-
-
-def _reopen_chain(run: ObservedRun, state: RunState, storage: DjangoStorage) -> None:
-    """Make a closed chain open, as its run is on the cluster, and its id unique among open runs again.
-
-    If another open run has the id by now, the chain is open without it.
-    """
-    if not state.closed:
-        return
-    state.closed = False
-    if "chain" not in run.facts:
-        return
-    start = RunStart(
-        workflow_id=run.info.id, workflow=run.info.workflow, version=run.info.version, args=None, scope=_scope_of(run)
-    )
-    if not reopen_chain(state.chain_id, start, storage=storage):
-        log.warning("%s %s is open on the cluster, and another open run has its id", run.info.workflow, run.info.id)
-
-
-def _reopen(run: ObservedRun, row: Instance, state: RunState, storage: DjangoStorage) -> None:
-    """Open the rows of a run again, if the server has refused its end, or a start has arrived after all."""
-    if not row.is_open and not _is_over(run):
-        _reopen_chain(run, state, storage)
-        Instance.objects.using(storage.alias).filter(pk=row.pk).update(closed_at=None, closing=None)
+def _row_id(facts: Mapping[str, Any]) -> UUID:
+    """Return the id of the row of a run that starts with these facts. If they name none, it is a new one."""
+    return UUID(facts["run"]) if "run" in facts else uuid7()
 
 
 def _is_over(run: ObservedRun) -> bool:
@@ -427,85 +353,39 @@ def _is_over(run: ObservedRun) -> bool:
     return run.closing is not None and run.closing.kind != "WorkflowContinuedAsNew"
 
 
-@dataclass(slots=True)
-class _Planned:
-    """The write of a run, whose rows are locked, and its row as it was before."""
-
-    run: ObservedRun
-    row: Instance
-    write: RunWrite
-
-    @property
-    def is_over(self) -> bool:
-        return _is_over(self.run)
-
-    def fill(self, record: RunRecord, now: datetime, storage: DjangoStorage) -> None:
-        """Add what the activation has changed. ``record`` is that of the run, and ``now`` the time of the write."""
-        run, row, write = self.run, self.row, self.write
-        closing = run.closing
-        write.instance = {**_columns(run, row), "mirrored_at": now, "cluster_task_at": run.now}
-        write.failed_signals = [*run.failed_signals]
-        write.refused_redeliveries = [
-            RefusedRedelivery(
-                **lost._asdict(), run_id=row.pk, workflow=row.workflow, workflow_id=row.workflow_id, at=run.now
-            )
-            for lost in run.lost
-        ]
-        write.human_tasks = [
-            HumanTaskWrite(
-                run_id=row.pk,
-                chain_id=write.run.chain_id,
-                workflow=row.workflow,
-                workflow_id=row.workflow_id,
-                changes=change.changes,
-                task=change.task,
-            )
+def _changes(run: ObservedRun, row: Instance, state: RunState, now: datetime) -> RunWrite:
+    """Return the write of what an activation may have changed, without an end. ``now`` is the time of the write."""
+    state.activations, state.length = run.activation, run.length
+    state.activated_at = state.next_moment(run.now)
+    label: dict[str, Any] = {"run_id": row.pk, "workflow": row.workflow, "workflow_id": row.workflow_id}
+    return RunWrite(
+        run=state,
+        instance=_columns(run, row, now),
+        failed_signals=[*run.completion.failed],
+        refused_redeliveries=[RefusedRedelivery(**lost._asdict(), **label, at=run.now) for lost in run.completion.lost],
+        human_tasks=[
+            HumanTaskWrite(**label, chain_id=state.chain_id, changes=change.changes, task=change.task)
             for change in run.human_tasks
-        ]
-        if closing is None:
-            return
-        except_for = {task_write.id for task_write in write.human_tasks}
-        write.human_tasks += closed_with_run(row.pk, at=closing.at, except_for=except_for, alias=storage.alias)
-        if self.is_over:
-            write.run.closed = True
-            _add_end(write, record, CLOSING[closing.kind], closing.attributes, storage)
-
-
-def _insert_continued(
-    run: ObservedRun, row: Instance, state: RunState, closing: HistoryEvent, storage: DjangoStorage
-) -> None:
-    """Insert the row of the run as which this one continues. It gets its id with its first activation."""
-    facts = run.next_facts or {}
-    insert_next(
-        state,
-        Instance.objects.using(storage.alias).get(pk=row.pk),
-        run_id=None,
-        source=None,
-        storage=storage,
-        row_id=_row_id(facts),
-        args=closing.attributes["args"],
-        snapshot=facts.get("snapshot"),
-        search_attributes=facts.get("search_attributes"),
-        carried_messages=facts.get("carried"),
+        ],
     )
 
 
-def _columns(run: ObservedRun, row: Instance) -> RowChanges:
+def _columns(run: ObservedRun, row: Instance, now: datetime) -> RowChanges:
     """Return the columns of the row that this activation may have changed."""
-    visible, closing = run.visible, run.closing
+    visible = run.visible
     columns: RowChanges = {
         "status": visible.status,
-        "published": visible.published,
-        "published_at": visible.published_at,
         "accepts": visible.accepts,
         "waiting_for": visible.waiting_for,
         "waits": visible.waits,
         "blocked": None,
         "cause": None,
         "fault": None,
+        "mirrored_at": now,
+        "cluster_task_at": run.now,
     }
-    if visible.published is None:
-        del columns["published"], columns["published_at"]
+    if visible.published is not None:
+        columns |= {"published": visible.published, "published_at": visible.published_at}
     attributes = dict(visible.search_attributes) or None
     if attributes != (row.search_attributes or None):
         columns["search_attributes"] = attributes
@@ -513,67 +393,110 @@ def _columns(run: ObservedRun, row: Instance) -> RowChanges:
         columns["stored"] = visible.stored
     if row.started_at is None:
         columns["started_at"] = run.started_at
-    if closing is not None:
-        columns |= _closed_columns(closing.kind, closing.attributes, closing.at)
-        columns["paused"] = None
     return columns
 
 
-def _closed_columns(kind: str, attributes: dict[str, Any], at: datetime) -> RowChanges:
-    status = CLOSING[kind]
-    cause = run_failure_cause(attributes) if status == "failed" else None
-    return {
-        "status": status,
-        "waiting_for": [],
-        "waits": [],
-        "accepts": {"signals": [], "updates": []},
-        "closed_at": at,
-        "closing": attributes,
-        "blocked": None,
-        "cause": None if cause is None else cause.text,
-        "fault": None if cause is None else cause.fault,
-    }
+def _add_end(write: RunWrite, record: RunRecord, end: HistoryEvent, storage: DjangoStorage) -> None:
+    """Add the end of a run to its write, and what the end of a chain means for others.
+
+    They are the senders of its messages, and a parent on the tables.
+    """
+    written = {task_write.id for task_write in write.human_tasks}
+    write.human_tasks += closed_with_run(record.run_id, at=end.at, except_for=written, alias=storage.alias)
+    write.instance |= {**closed_row(end.kind, end.attributes, end.at), "paused": None}
+    status = CLOSING[end.kind]
+    if status == "continued_as_new":
+        return
+    write.run.closed = True
+    error = WorkflowClosed(f"{record.workflow} {record.workflow_id} closed ({status})")
+    write.closing = Outcome(status="failed", value=error_data(error))
+    if record.parent_chain is None:
+        return
+    if Chain.objects.using(storage.alias).filter(pk=record.parent_chain, backend=TABLES).exists():
+        write.messages = parent_messages(record, status, end.attributes)
 
 
-def close(chain_id: UUID, status: str, closing: dict[str, Any], *, storage: DjangoStorage) -> None:
-    """Close the newest run of a chain in the open transaction, as the cluster has closed it without a worker.
+def _continued(run: ObservedRun, closing: HistoryEvent, record: RunRecord) -> RunRecord:
+    """Return the run as which a run continues."""
+    facts = run.next_facts or {}
+    return record.successor(
+        _row_id(facts),
+        seed=record.seed,
+        args=closing.attributes["args"],
+        snapshot=facts.get("snapshot"),
+        search_attributes=facts.get("search_attributes"),
+        carried_messages=facts.get("carried"),
+    )
 
-    ``status`` is that of a closed run, and ``closing`` has the attributes of the event. Does nothing if it is closed.
-    Raises ``MirrorBusy``.
+
+def insert_next(
+    state: RunState, current: Instance, *, run_id: UUID, source: Instance, storage: DjangoStorage
+) -> Instance:
+    """Insert the run that a reset has made of the run ``source`` of a locked chain, and return its row.
+
+    ``current`` is the newest run so far. ``run_id`` is the id of the new run on the cluster.
+    """
+    record = storage.run_records([source.pk])[source.pk]
+    new = record.successor(uuid7(), seed=record.seed, snapshot=record.snapshot)
+    now = state.activated_at = state.next_moment(storage.now())
+    state.closed = state.paused = False
+    write = RunWrite(run=state, next_run=new, reset_run_id=source.pk)
+    if current.is_open:
+        closing = {"reason": "reset", "run_id": str(new.run_id)}
+        write.instance = {**closed_row("WorkflowTerminated", closing, now), "paused": None}
+        write.human_tasks = closed_with_run(current.pk, at=now, except_for=(), alias=storage.alias)
+    _store([write], storage)
+    if record.scheduled_for is not None:
+        # A run that a schedule has seen closed is open again, so its next slot must not overlap with it.
+        ScheduleSlot.objects.using(storage.alias).filter(chain_id=state.chain_id).update(running=True)
+    rows = Instance.objects.using(storage.alias).filter(pk=new.run_id)
+    rows.update(cluster_run_id=run_id, attempt=source.attempt)
+    state.run_id, state.length, state.activations = new.run_id, 0, 0
+    return rows.get()
+
+
+# -- what no activation has done --------------------------------------------------------------------------------------
+
+
+def close(
+    chain_id: UUID, status: str, closing: dict[str, Any], *, run_id: UUID | None = None, storage: DjangoStorage
+) -> bool:
+    """Close a run in the open transaction, as the cluster has closed it without a worker: the newest one of its chain.
+
+    ``status`` is that of a closed run, and ``closing`` has the attributes of the event. ``run_id`` names the row of
+    another run. Returns False if the run is closed or has no row. Raises ``MirrorBusy`` after a second.
     """
     state = storage.lock_run(chain_id, wait=_LOCK_WAIT)
-    if state is None and Chain.objects.using(storage.alias).filter(pk=chain_id).exists():
-        raise MirrorBusy(f"another transaction has locked the row of the chain {chain_id}; try again")
-    if state is None or state.closed:
-        return
-    close_locked(state, status, closing, storage=storage)
-
-
-def close_run(run_id: UUID, status: str, closing: dict[str, Any], *, storage: DjangoStorage) -> bool:
-    """Close the row of a run in the open transaction, after the cluster has closed the run without a worker.
-
-    Returns False if the run is closed or has no row, or if another transaction keeps its chain locked for a second.
-    """
-    rows = Instance.objects.using(storage.alias).filter(pk=run_id, closed_at=None)
-    chain_id = rows.values_list("chain_id", flat=True).first()
-    state = None if chain_id is None else storage.lock_run(chain_id, wait=_LOCK_WAIT)
     if state is None:
+        if Chain.objects.using(storage.alias).filter(pk=chain_id).exists():
+            raise MirrorBusy(f"another transaction has locked the row of the chain {chain_id}; try again")
         return False
-    if state.run_id == run_id:
-        if state.closed:
-            return False
-        close_locked(state, status, closing, storage=storage)
-        return True
-    kind = next(kind for kind, name in CLOSING.items() if name == status)
-    _close_earlier(run_id, kind, closing, storage.now(), storage)
+    if run_id is not None and run_id != state.run_id:
+        return _close_earlier(run_id, _ENDS[status], closing, storage.now(), storage)
+    if state.closed:
+        return False
+    close_locked(state, status, closing, storage=storage)
     return True
 
 
-def _close_earlier(run_id: UUID, kind: str, closing: dict[str, Any], at: datetime, storage: DjangoStorage) -> None:
-    """Close the row of a run that is not the newest of its chain. Nobody waits for it."""
-    columns: dict[str, Any] = {**_closed_columns(kind, closing, at), "paused": None}
-    columns["closing"] = codec().encode(closing)
-    Instance.objects.using(storage.alias).filter(pk=run_id).update(**columns, mirrored_at=storage.now())
+def _close_earlier(run_id: UUID, kind: str, closing: dict[str, Any], at: datetime, storage: DjangoStorage) -> bool:
+    """Close the open row of a run that is not the newest of its chain. Nobody waits for it."""
+    columns: dict[str, Any] = {**closed_row(kind, closing, at), "closing": codec().encode(closing)}
+    rows = Instance.objects.using(storage.alias).filter(pk=run_id, closed_at=None)
+    return bool(rows.update(**columns, paused=None, mirrored_at=storage.now()))
+
+
+def close_locked(state: RunState, status: str, closing: dict[str, Any], *, storage: DjangoStorage) -> None:
+    """Close the newest run of a chain, whose state the open transaction has locked."""
+    now = state.next_moment(storage.now())
+    state.activated_at, state.paused = now, False
+    end = HistoryEvent(state.length + 1, max(state.activations, 1), _ENDS[status], now, closing)
+    records = storage.run_records([state.run_id])
+    write = RunWrite(run=state, instance={"mirrored_at": now})
+    _add_end(write, records[state.run_id], end, storage)
+    _store([write], storage)
+    report = TurnReport(run_count=1, writes=[write], records=records)
+    _announce(report, [[end]], notify.send_turn_signals, storage)
 
 
 def copy_pause(chain_id: UUID, run_id: UUID, *, is_paused: bool, storage: DjangoStorage) -> bool:
@@ -599,28 +522,21 @@ def clear_pause(state: RunState) -> RunWrite:
     return RunWrite(run=state, instance={"paused": None})
 
 
-def close_locked(state: RunState, status: str, closing: dict[str, Any], *, storage: DjangoStorage) -> None:
-    """Close the newest run of a chain, whose state the open transaction has locked."""
-    kind = next(kind for kind, name in CLOSING.items() if name == status)
-    now = state.next_moment(storage.now())
-    state.activated_at, state.closed, state.paused = now, True, False
-    record = storage.run_records([state.run_id])[state.run_id]
-    write = RunWrite(run=state, instance={**_closed_columns(kind, closing, now), "paused": None, "mirrored_at": now})
-    write.human_tasks = closed_with_run(state.run_id, at=now, except_for=(), alias=storage.alias)
-    _add_end(write, record, status, closing, storage)
-    _store([write], storage)
-    event = HistoryEvent(state.length + 1, max(state.activations, 1), kind, now, closing)
-    _announce(write, record, [event], storage)
-
-
-def _add_end(write: RunWrite, record: RunRecord, status: str, closing: dict[str, Any], storage: DjangoStorage) -> None:
-    """Add what the end of a chain means for others: its senders, and a parent on the tables."""
-    error = WorkflowClosed(f"{record.workflow} {record.workflow_id} closed ({status})")
-    write.closing = Outcome(status="failed", value=error_data(error))
-    if record.parent_chain is None:
+def mark_blocked(run_id: str, error: Exception, *, storage: DjangoStorage) -> None:
+    """Store in the row of an open run why its workflow task fails. The next activation without error clears it."""
+    if isinstance(error, WorkflowSwitchedOff):
         return
-    if Chain.objects.using(storage.alias).filter(pk=record.parent_chain, backend=TABLES).exists():
-        write.messages = parent_messages(record, status, closing)
+    rows = Instance.objects.using(storage.alias).filter(cluster_run_id=UUID(run_id), closed_at=None)
+    for row in rows.only("pk", "blocked"):
+        earlier = row.blocked or {}
+        mark = block_mark_of(error, tries=earlier.get("attempt", 0) + 1, now=storage.now())
+        if "since" in earlier:
+            mark["since"] = earlier["since"]
+        cause = block_cause(mark)
+        rows.filter(pk=row.pk).update(blocked=mark, cause=cause.text, fault=cause.fault)
+
+
+# -- writes -----------------------------------------------------------------------------------------------------------
 
 
 def _store(writes: Sequence[RunWrite], storage: DjangoStorage) -> None:
@@ -633,19 +549,13 @@ def _store(writes: Sequence[RunWrite], storage: DjangoStorage) -> None:
 
 
 def _announce(
-    write: RunWrite,
-    record: RunRecord,
-    events: Sequence[HistoryEvent],
-    storage: DjangoStorage,
-    announce: Callable[[TurnReport], None] = notify.send_turn_signals,
+    report: TurnReport, events: Sequence[Sequence[HistoryEvent]], announce: Announce, storage: DjangoStorage
 ) -> None:
-    """After the commit, send the Django signals about the new events, and wake callers that wait for the run."""
-    new = [
-        NewEvent(number=e.number, activation=e.activation, kind=e.kind, at=e.at, attributes=e.attributes)
-        for e in events
-    ]
-    announced = RunWrite(run=write.run, events=new, instance=write.instance, human_tasks=write.human_tasks)
-    announced.closing = write.closing
-    report = TurnReport(run_count=1, writes=[announced], records={record.run_id: record})
+    """After the commit, send the Django signals about the new events, and wake callers that wait for the runs."""
+    for write, added in zip(report.writes, events, strict=True):
+        write.events = [
+            NewEvent(number=e.number, activation=e.activation, kind=e.kind, at=e.at, attributes=e.attributes)
+            for e in added
+        ]
     storage.on_commit(partial(announce, report))
     storage.on_commit(partial(notify.send_notifications, report, alias=storage.alias))

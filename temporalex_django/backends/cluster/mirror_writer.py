@@ -7,10 +7,10 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -18,13 +18,12 @@ from typing import Any, Final
 from django.db import DatabaseError, IntegrityError, close_old_connections, connections
 
 from temporalex_django.backends.cluster import mirror
-from temporalex_django.backends.cluster.mirrored_run import FailedTask, ObservedRun
+from temporalex_django.backends.cluster.mirrored_run import MirroredRun, ObservedRun
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import counted
 from temporalex_django.db.connections import keep_open, worker_session
 from temporalex_django.db.messages.notify import send_turn_signals
 from temporalex_django.db.storage import DjangoStorage
-from temporalex_django.engine.turn_report import TurnReport
 
 log = logging.getLogger("temporalex_django.backends")
 
@@ -50,8 +49,9 @@ class DatabaseBusy(Exception):
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """Work for the thread, and the future of its result."""
+    """Work for the thread, and the future of its result. ``run_id`` names the run that it is about, if there is one."""
 
+    run_id: str
     future: Future[Any] = field(default_factory=Future, kw_only=True)
 
 
@@ -59,35 +59,36 @@ class _Job:
 class _Rows(_Job):
     """The rows of a run, to be written. They are tried again until ``until``, by ``time.monotonic``.
 
-    Rows that nobody waits for (``is_awaited``) are kept until then, and given up at ``dropped_at``.
+    Rows that nobody waits for are kept until then, and given up at ``dropped_at`` (None: an activation waits for them).
     """
 
     run: ObservedRun
     until: float
-    is_awaited: bool = True
-    dropped_at: float = 0.0
+    dropped_at: float | None = None
 
     def follow(self, earlier: _Rows) -> None:
         """Take over what has happened in an earlier activation of the run, whose rows are not written."""
         self.run = replace(self.run, events=[*earlier.run.events, *self.run.events])
-        if not self.is_awaited:
+        if self.dropped_at is not None:
             self.until, self.dropped_at = earlier.until, earlier.dropped_at
 
 
 @dataclass(slots=True, eq=False)
 class _Call(_Job):
-    """A function to be called. It is left out if later rows of the run ``run_id`` are written with it."""
+    """A function to be called. It is left out if later rows of its run are written with it."""
 
     function: Callable[[], Any]
-    run_id: str | None = None
 
 
 class _Thread:
-    """A thread and the queue of its work. It begins with the first item, and again with the first one after its end."""
+    """A thread with a connection of its own, and the queue of its work.
 
-    def __init__(self, name: str, run: Callable[[], None]) -> None:
+    It begins with the first item, and again with the first one after its end. ``run`` takes the items.
+    """
+
+    def __init__(self, name: str, run: Callable[[], None], alias: str) -> None:
         self.items: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._name, self._run = name, run
+        self._name, self._run, self._alias = name, run, alias
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
@@ -95,9 +96,14 @@ class _Thread:
         """Add an item. Returns at once."""
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 self._thread.start()
             self.items.put(item)
+
+    def _work(self) -> None:
+        keep_open()
+        with worker_session(self._alias):
+            self._run()
 
     def close(self) -> None:
         """End the thread after what waits."""
@@ -106,29 +112,6 @@ class _Thread:
                 self.items.put(None)
                 self._thread.join(10)
                 self._thread = None
-
-
-class _Announcer:
-    """A thread that sends the Django signals about rows, so that no activation waits for their receivers.
-
-    ``announce`` takes a report about committed rows, and returns at once.
-    """
-
-    def __init__(self, alias: str) -> None:
-        self._alias = alias
-        self._thread = _Thread("temporalex-mirror-signals", self._run)
-        self.announce: Callable[[TurnReport], None] = self._thread.put
-        self.close = self._thread.close
-
-    def _run(self) -> None:
-        keep_open()
-        with worker_session(self._alias):
-            while (report := self._thread.items.get()) is not None:
-                close_old_connections()
-                try:
-                    send_turn_signals(report)
-                except Exception as exc:  # noqa: BLE001 - the rows are committed, and others follow
-                    log.error("signals about runs on the cluster were not sent: %s", error_line(exc))
 
 
 class MirrorWriter:
@@ -149,8 +132,8 @@ class MirrorWriter:
         self._combines = combines
         self._soon: dict[str, _Rows] = {}  # by the run, in the order in which they are due
         self._is_failing = self._is_ending = False
-        self._announcer = _Announcer(alias)
-        self._thread = _Thread("temporalex-mirror", self._run)
+        self._reports = _Thread("temporalex-mirror-signals", self._send_signals, alias)
+        self._thread = _Thread("temporalex-mirror", self._run, alias)
 
     def observe(self, run: ObservedRun) -> None:
         """Write the rows of a run, and return when they are committed.
@@ -158,7 +141,7 @@ class MirrorWriter:
         Raises ``mirror.MirrorBusy`` if another transaction locks the rows for about a second. Raises ``DatabaseBusy``
         if there is no commit within ``WAIT_SECONDS``. Errors of the database are raised unchanged.
         """
-        self._submit(_Rows(run, time.monotonic() + _TRY_SECONDS))
+        self._submit(_Rows(run.run_id, run, time.monotonic() + _TRY_SECONDS))
 
     def observe_soon(self, run: ObservedRun) -> None:
         """Write the rows of a run soon. Returns at once, unless the database has not taken earlier ones in time."""
@@ -166,26 +149,27 @@ class MirrorWriter:
             self.observe(run)
         else:
             now = time.monotonic()
-            self._thread.put(_Rows(run, now + _SOON, is_awaited=False, dropped_at=now + _DROPPED))
+            self._thread.put(_Rows(run.run_id, run, now + _SOON, dropped_at=now + _DROPPED))
 
     def _is_late(self) -> bool:
         """Return True if rows that nobody waits for are behind, because the database takes none or is slow."""
         oldest = next(iter(self._soon.copy().values()), None)
         return self._is_failing or (oldest is not None and time.monotonic() > oldest.until + _SOON)
 
-    def note_failure(self, failed: FailedTask) -> None:
+    def note_failure(self, run_id: str, error: Exception) -> None:
         """Mark the row of a run as blocked, soon. Returns at once; the next activation clears the mark."""
-        mark = partial(mirror.mark_blocked, failed, storage=DjangoStorage(self.alias, worker=True))
-        call = _Call(mark, failed.run_id)
-        call.future.add_done_callback(_log_error)
-        self._thread.put(call)
+        mark = partial(mirror.mark_blocked, run_id, error, storage=DjangoStorage(self.alias, worker=True))
+        self._thread.put(_Call(run_id, mark))
+
+    def leave(self, run: MirroredRun) -> None:
+        """Do nothing: the rows of a run stay when it leaves memory."""
 
     def call(self, function: Callable[[], Any]) -> Any:
         """Call ``function`` in the thread and return its value, for short reads of activations.
 
         Raises what the function raises, and ``DatabaseBusy``.
         """
-        return self._submit(_Call(function))
+        return self._submit(_Call("", function))
 
     def _submit(self, job: _Job) -> Any:
         self._thread.put(job)
@@ -198,162 +182,134 @@ class MirrorWriter:
     def close(self) -> None:
         """End the threads after what waits, and close their connections."""
         self._thread.close()
-        self._announcer.close()
+        self._reports.close()
 
-    @asynccontextmanager
-    async def closing(self) -> AsyncIterator[None]:
-        """Return a context manager at whose end the threads end."""
-        try:
-            yield
-        finally:
-            await asyncio.to_thread(self.close)
+    async def aclose(self) -> None:
+        """End the threads like ``close``, beside the event loop."""
+        await asyncio.to_thread(self.close)
+
+    # -- in the threads -----------------------------------------------------------------------------------------------
+
+    def _send_signals(self) -> None:
+        """Send the Django signals about committed rows, so that no activation waits for their receivers."""
+        while (report := self._reports.items.get()) is not None:
+            close_old_connections()
+            try:
+                send_turn_signals(report)
+            except Exception as exc:  # noqa: BLE001 - the rows are committed, and others follow
+                log.error("signals about runs on the cluster were not sent: %s", error_line(exc))
 
     def _run(self) -> None:
-        keep_open()
-        with worker_session(self.alias):
-            checked_at = 0.0
-            while (jobs := self._next_jobs()) is not None:
-                # A check of the connection is a round trip: a busy thread makes none, unless something has failed.
-                if connections[self.alias].errors_occurred or time.monotonic() - checked_at > _CHECK_SECONDS:
-                    close_old_connections()
-                    checked_at = time.monotonic()
-                self._perform(jobs)
+        checked_at = 0.0
+        while (jobs := self._next_jobs()) is not None:
+            # A check of the connection is a round trip: a busy thread makes none, unless something has failed.
+            if connections[self.alias].errors_occurred or time.monotonic() - checked_at > _CHECK_SECONDS:
+                close_old_connections()
+                checked_at = time.monotonic()
+            self._perform(jobs)
 
     def _next_jobs(self) -> list[_Job] | None:
-        """Wait for work and return all that is there, without what nobody waits for; None: it is over.
+        """Wait for work and return the jobs to be done now, without what nobody waits for; None: it is over.
 
-        Rows that were locked come first. They are tried again after a pause at the latest.
+        Rows that were locked come first. They are tried again after a pause at the latest. Rows that nobody waits for
+        are kept until the next ones of their run, and a call about a run comes behind its rows.
         """
-        busy, self._busy = self._busy, []
+        due: list[_Job] = [*self._busy]
         jobs: list[_Job | None] = []
         with suppress(queue.Empty):
-            jobs.append(self._thread.items.get(timeout=self._pause(is_busy=bool(busy))))
+            jobs.append(self._thread.items.get(timeout=self._pause()))
             while len(jobs) < BATCH:
                 jobs.append(self._thread.items.get_nowait())
-        if None in jobs:
+        self._busy, self._is_ending = [], None in jobs
+        if self._is_ending:
             self._thread.items.put(None)
-            if jobs[0] is None and not busy and not self._soon:
+            if jobs[0] is None and not due and not self._soon:
                 return None
         new = [job for job in jobs if job is not None and job.future.set_running_or_notify_cancel()]
-        return [*busy, *self._combine(new, is_ending=None in jobs)]
+        return [*due, *self._combine(new)]
 
-    def _pause(self, *, is_busy: bool) -> float | None:
+    def _pause(self) -> float | None:
         """Return for how many seconds the thread may wait for work; None: as long as there is none."""
-        if is_busy:
+        if self._busy:
             return _CONFLICT_PAUSE
         oldest = next(iter(self._soon.values()), None)
         return None if oldest is None else max(oldest.until - time.monotonic(), 0.0)
 
-    def _combine(self, jobs: Sequence[_Job], *, is_ending: bool) -> list[_Job]:
-        """Return the jobs to be done now: rows that nobody waits for are kept until the next ones of their run."""
+    def _combine(self, jobs: Sequence[_Job]) -> list[_Job]:
+        """Return the jobs to be done now. Rows that nobody waits for are kept until the next ones of their run."""
         now_due: list[_Job] = []
         for job in jobs:
-            if isinstance(job, _Call) and (earlier := self._soon.pop(job.run_id or "", None)) is not None:
-                now_due.append(earlier)
-            if isinstance(job, _Rows) and (earlier := self._soon.pop(job.run.run_id, None)) is not None:
+            earlier = self._soon.pop(job.run_id, None)
+            if earlier is not None and isinstance(job, _Rows):
                 job.follow(earlier)
-            if isinstance(job, _Rows) and not job.is_awaited:
-                self._soon[job.run.run_id] = job
+            elif earlier is not None:
+                now_due.append(earlier)
+            if isinstance(job, _Rows) and job.dropped_at is not None:
+                self._soon[job.run_id] = job
             else:
                 now_due.append(job)
-        self._is_ending = is_ending
-        due = [job for job in self._soon.values() if is_ending or job.until <= time.monotonic()][:BATCH]
-        for job in due:
-            del self._soon[job.run.run_id]
-        return [*due, *now_due]  # a call about a run comes behind its rows
+        late = [job for job in self._soon.values() if self._is_ending or job.until <= time.monotonic()][:BATCH]
+        for job in late:
+            del self._soon[job.run_id]
+        return [*late, *now_due]  # a call about a run comes behind its rows
 
     def _perform(self, jobs: Sequence[_Job]) -> None:
-        storage = DjangoStorage(self.alias, worker=True)
-        runs = [job for job in jobs if isinstance(job, _Rows)]
-        if len(runs) > 1:
-            runs = self._write_together(runs, storage)
-        for rows in runs:
-            self._write_alone(rows, storage)
-        for call in _calls(jobs):
-            _settle(call)
+        """Write the rows, and call the functions except those that later rows of their runs make obsolete."""
+        if rows := [job for job in jobs if isinstance(job, _Rows)]:
+            self._write(rows, DjangoStorage(self.alias, worker=True))
+        last_rows = {job.run_id: number for number, job in enumerate(jobs) if isinstance(job, _Rows)}
+        for number, job in enumerate(jobs):
+            if isinstance(job, _Call) and number > last_rows.get(job.run_id, -1):
+                try:
+                    job.future.set_result(job.function())
+                except Exception as exc:  # noqa: BLE001 - the one who waits gets it
+                    job.future.set_exception(exc)
+                    if job.run_id:  # nobody waits
+                        log.error("could not mark a run as blocked: %s", error_line(exc))
 
-    def _write_together(self, jobs: list[_Rows], storage: DjangoStorage) -> list[_Rows]:
-        """Write the rows of these runs in one transaction, and return the jobs that have to be written alone."""
-        jobs.sort(key=lambda job: mirror.lock_order(job.run))  # as other workers do
-        busy: dict[_Rows, Exception] = {}
+    def _write(self, jobs: Sequence[_Rows], storage: DjangoStorage) -> None:
+        """Write the rows of these runs in one transaction. If that fails, write them one by one.
+
+        After a conflict with another transaction, rows are tried again later.
+        """
         try:
-            with storage.transaction("mirror"):
-                batch = mirror.Batch(storage, announce=self._announcer.announce)
-                batch.read([job.run for job in jobs])
+            runs = [job.run for job in jobs]
+            errors = mirror.write(*runs, storage=storage, wait=0.0, announce=self._reports.put)
+        except Exception as exc:  # noqa: BLE001 - each is tried alone, and the one who waits gets its own error
+            if len(jobs) > 1:
+                log.info(
+                    "the rows of %s are written one by one: %s", counted(len(jobs), "run", "runs"), error_line(exc)
+                )
                 for job in jobs:
-                    try:
-                        mirror.write(job.run, storage=storage, batch=batch)
-                    except mirror.MirrorBusy as exc:
-                        busy[job] = exc
-                batch.store()
-        except Exception as exc:  # noqa: BLE001 - each is tried alone, and gets its own error
-            log.info("the rows of %s are written one by one: %s", counted(len(jobs), "run", "runs"), error_line(exc))
-            return jobs
-        self._is_failing = False
-        for job in jobs:
-            if job not in busy:
-                job.future.set_result(None)
-        for job, error in busy.items():
-            self._try_later(job, error)
-        return []
-
-    def _write_alone(self, job: _Rows, storage: DjangoStorage) -> None:
-        """Write the rows of one run. After a conflict with another transaction they are tried again later."""
-        try:
-            mirror.write(job.run, storage=storage, wait=0.0, announce=self._announcer.announce)
-        except Exception as exc:  # noqa: BLE001 - the one who waits gets it
+                    self._write([job], storage)
+                return
             # Another worker may have inserted the rows of the same run, which the next try finds.
             may_pass = isinstance(exc, mirror.MirrorBusy | IntegrityError)
-            if may_pass or (isinstance(exc, DatabaseError) and storage.is_transient(exc)):
-                self._try_later(job, exc)
+            may_pass = may_pass or (isinstance(exc, DatabaseError) and storage.is_transient(exc))
+            self._try_later(jobs[0], exc, may_pass=may_pass)
+            return
+        self._is_failing = False
+        for job in jobs:
+            if (error := errors.get(job.run_id)) is None:
+                job.future.set_result(None)
             else:
-                self._give_up(job, exc)
-        else:
-            self._is_failing = False
-            job.future.set_result(None)
+                self._try_later(job, error, may_pass=True)
 
-    def _try_later(self, job: _Rows, error: Exception) -> None:
-        if job.is_awaited and time.monotonic() < job.until:
+    def _try_later(self, job: _Rows, error: Exception, *, may_pass: bool) -> None:
+        """Try rows again after a conflict that ``may_pass``, or else tell the one who waits for them.
+
+        If nobody does, try them again a little later.
+        """
+        now = time.monotonic()
+        if job.dropped_at is None and may_pass and now < job.until:
             self._busy.append(job)
-        else:
-            self._give_up(job, error)
-
-    def _give_up(self, job: _Rows, error: Exception) -> None:
-        """Tell the one who waits for the rows. If nobody does, try them again a little later."""
-        if job.is_awaited:
+        elif job.dropped_at is None:
             job.future.set_exception(error)
-            return
-        self._is_failing = True
-        log.warning("the rows of %s are not written yet: %s", job.run.cluster_id, error_line(error))
-        if self._is_ending or time.monotonic() > job.dropped_at:
-            return
-        job.until = time.monotonic() + _SOON
-        if (later := self._soon.get(job.run.run_id)) is not None:
-            later.follow(job)
         else:
-            self._soon[job.run.run_id] = job
-
-
-def _calls(jobs: Sequence[_Job]) -> list[_Call]:
-    """Return the calls among these jobs in order, without those that later rows of their run make obsolete."""
-    calls: list[_Call] = []
-    written: set[str] = set()
-    for job in reversed(jobs):
-        if isinstance(job, _Rows):
-            written.add(job.run.run_id)
-        elif isinstance(job, _Call) and job.run_id not in written:
-            calls.append(job)
-    return calls[::-1]
-
-
-def _settle(call: _Call) -> None:
-    try:
-        call.future.set_result(call.function())
-    except Exception as exc:  # noqa: BLE001 - the one who waits gets it
-        call.future.set_exception(exc)
-
-
-def _log_error(future: Future[Any]) -> None:
-    """Log the error of a call for which nobody waits."""
-    if (error := future.exception()) is not None:
-        log.error("could not mark a run as blocked: %s", error_line(error))
+            self._is_failing = True
+            log.warning("the rows of %s are not written yet: %s", job.run.execution.workflow_id, error_line(error))
+            if self._is_ending or now > job.dropped_at:
+                return
+            job.until = now + _SOON
+            if (later := self._soon.setdefault(job.run_id, job)) is not job:
+                later.follow(job)

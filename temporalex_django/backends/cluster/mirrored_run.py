@@ -21,17 +21,17 @@ from temporalio.bridge.proto.workflow_activation import (
 )
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
-from temporalio.worker import WorkflowInstanceDetails, WorkflowRunner
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
 
 from temporalex_django.authoring.activity_options import RetryPolicy
 from temporalex_django.backends.cluster import deployments, failing, names
+from temporalex_django.backends.cluster.ids import cluster_id_of, task_queue
+from temporalex_django.conf import codec, get_settings
 from temporalex_django.core.executor import VisibleState
 from temporalex_django.core.failures import error_line
-from temporalex_django.core.history.activation import Activation, Completion, FailedSignal, LostMessage, RunInfo
+from temporalex_django.core.history.activation import Activation, Completion, RunInfo
 from temporalex_django.core.history.events import Command, HistoryEvent, Job
 from temporalex_django.core.human_tasks import HumanTaskChange
-from temporalex_django.core.payloads import codec
+from temporalex_django.core.payloads import codec as payloads
 from temporalex_django.engine.ids import next_run_id, uuid7
 from temporalex_django.errors import NondeterminismError
 from temporalex_django.temporal.activation import ActivationReader, Inbound
@@ -40,7 +40,6 @@ from temporalex_django.temporal.options import HostOptions
 from temporalex_django.temporal.payloads import Payloads
 from temporalex_django.temporal.plugin import TemporalexPlugin
 from temporalex_django.temporal.run import TemporalRun
-from temporalex_django.temporal.runner import TemporalRunner
 from temporalex_django.temporal.start_facts import StartFacts
 
 logger = logging.getLogger("temporalex_django.backends")
@@ -49,7 +48,7 @@ logger = logging.getLogger("temporalex_django.backends")
 _DELIVERY: Final = {"start_to_close": 30.0, "retry": RetryPolicy(max_interval=10).as_dict()}
 #: Signals of a run after which it is to continue as new. The server refuses those after 10,000, and suggests nothing.
 MANY_SIGNALS: Final = 8_000
-#: Kinds of events of an activation that changes no more of a row than which activities the run waits for.
+#: Kinds of events of an activation that changes at most which activities a run waits for.
 _LITTLE: Final = frozenset(
     {
         *("WorkflowStarted", "ActivationStarted", "ActivityScheduled", "ActivityCompleted"),
@@ -59,6 +58,9 @@ _LITTLE: Final = frozenset(
 #: Seconds after the last write of the rows of a run within which the next one may be combined with a later one. So the
 #: rows that a dead worker has left behind are among those that were written so shortly before.
 COMBINED_AFTER: Final = 10.0
+#: The parts of the rows on which others may act, before the first activation, and when they were written (never).
+_NOTHING: Final[tuple[Any, ...]] = 0, {"signals": [], "updates": []}, {}, {}
+_UNWRITTEN: Final[tuple[Any, Any, float]] = None, None, 0.0
 _MISMATCH: Final = RemoveFromCache.EvictionReason.NONDETERMINISM
 
 
@@ -76,24 +78,19 @@ class MirroredFacts(StartFacts, total=False):
 class ObservedRun:
     """A run after an activation, before the server has the completion of the activation.
 
-    ``cluster_id``, ``run_id`` and ``first_run_id`` are its ids on the cluster, and ``queue`` is its task queue there.
-    ``original_run_id`` is the id there of the run that was reset, or its own.
+    ``execution`` has its ids on the cluster, its task queue and its parent there. ``original_run_id`` is the id of the
+    run that was reset, or its own.
     ``info`` and ``facts`` are those with which it started, and ``start`` has the attributes of its first event, which
     happened at ``started_at``. ``now`` is the time of the activation by the clock of the cluster, and ``activation``
     its number. ``events`` are those that it added; ``length`` counts all. ``closing`` is the event that closed the run,
     or None. ``human_tasks`` are those that changed, or all open ones if the run was rebuilt for this activation.
     ``stores`` is True if the class declares stored fields. ``next_facts`` are those of the next run of the chain, if
-    there is one.
-    ``failed_signals`` are those whose handler has failed in this activation, and ``lost`` are messages that waited
-    after a reset and that nothing has taken. ``parent_run_id`` is the id on the cluster of the run that started it as a
-    child, or None.
+    there is one. ``completion`` has the signals whose handler has failed in this activation, and messages that waited
+    after a reset and that nothing has taken.
     """
 
-    cluster_id: str
-    run_id: str
-    first_run_id: str
+    execution: sdk.Info
     original_run_id: str
-    queue: str
     info: RunInfo
     facts: MirroredFacts
     start: Mapping[str, Any]
@@ -107,60 +104,12 @@ class ObservedRun:
     human_tasks: Sequence[HumanTaskChange]
     stores: bool
     next_facts: StartFacts | None
-    failed_signals: Sequence[FailedSignal]
-    lost: Sequence[LostMessage]
-    parent_run_id: str | None = None
+    completion: Completion
 
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """The parts of the rows of a run on which others may act, and when they were written (``time.monotonic``)."""
-
-    EMPTY: ClassVar[_Written]
-
-    at: float
-    status: str
-    waits: Sequence[Any]
-    publications: int
-    accepts: Mapping[str, Any]
-    search_attributes: Mapping[str, Any]
-    stored: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, run: ObservedRun) -> _Written:
-        seen = run.visible
-        return cls(
-            at=time.monotonic(),
-            status=seen.status,
-            waits=seen.waits,
-            publications=seen.publications,
-            accepts=seen.accepts,
-            search_attributes=dict(seen.search_attributes),
-            stored=seen.stored,
-        )
-
-    def differs_little(self, run: ObservedRun) -> bool:
-        """Return True if the activation has changed at most which activities the run waits for."""
-        seen = run.visible
-        return (
-            time.monotonic() - self.at < COMBINED_AFTER
-            and (seen.status == "running" or (seen.status, seen.waits) == (self.status, self.waits))
-            and not (run.closing or run.human_tasks or run.failed_signals or run.lost or seen.human_tasks)
-            and all(event.kind in _LITTLE for event in run.events)
-            and (seen.publications, dict(seen.accepts)) == (self.publications, dict(self.accepts))
-            and (dict(seen.search_attributes), seen.stored) == (self.search_attributes, self.stored)
-        )
-
-
-_Written.EMPTY = _Written(
-    at=float("inf"),
-    status="pending",
-    waits=[],
-    publications=0,
-    accepts={"signals": [], "updates": []},
-    search_attributes={},
-    stored={},
-)
+    @property
+    def run_id(self) -> str:
+        """The id of the run on the cluster."""
+        return self.execution.run_id
 
 
 class Observer(Protocol):
@@ -175,20 +124,14 @@ class Observer(Protocol):
     def observe_soon(self, run: ObservedRun) -> None:
         """Process a run like ``observe``, but perhaps later, or together with its next activation."""
 
-    def note_failure(self, failed: FailedTask) -> None:
-        """Record that a workflow task failed, because the code of the run raised or this worker lacks that code."""
+    def note_failure(self, run_id: str, error: Exception) -> None:
+        """Record that a workflow task failed, because the code of the run raised or this worker lacks that code.
 
-    def call(self, function: Callable[[], Any]) -> Any:
-        """Call ``function``, which uses the database, and return its value."""
+        The cluster repeats the task.
+        """
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailedTask:
-    """A workflow task that failed with ``error``. The cluster repeats it."""
-
-    cluster_id: str
-    run_id: str
-    error: Exception
+    def leave(self, run: MirroredRun) -> None:
+        """Process a run that leaves memory."""
 
 
 class ByHandReader(ActivationReader):
@@ -265,7 +208,7 @@ class MirroredRun(TemporalRun):
         self._is_versioned = deployments.build() is not None
         self._delivers = False  # whether a marker says that activities take messages to the tables
         self._task_error: Exception | None = None
-        self._written: _Written | None = None
+        self._written = _UNWRITTEN
 
     def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
         """Activate the run, pass it to the observer and return its commands.
@@ -293,14 +236,13 @@ class MirroredRun(TemporalRun):
         if history.events:
             self._tasks.setdefault(history.events[-1].activation, self._last_task)
         if act.is_replaying or is_query or any(job.HasField("remove_from_cache") for job in act.jobs):
-            self._seen, self._was_rebuilt = len(history.events), True
-            self._written = None
+            self._seen, self._was_rebuilt, self._written = len(history.events), True, _UNWRITTEN
             return completion
         try:
             self._show()
         except Exception as exc:  # noqa: BLE001 - the task fails, and the server has it done again
             super().report_failure(exc)
-            self._written = None
+            self._written = _UNWRITTEN
             completion.failed.CopyFrom(task_failure(exc, message=error_line(exc)))  # a database quotes rows
         return completion
 
@@ -347,7 +289,7 @@ class MirroredRun(TemporalRun):
             message = dict(self._called[seq])
             call = {"activity": names.DELIVERY, "args": [message], "options": _DELIVERY}
             written.append(self._writer.write(Command("ScheduleActivity", seq, call), {}))
-            self._room.take(1, len(codec.encode(message)))
+            self._room.take(1, len(payloads.encode(message)))
         return [*written, *([self._rest_timer()] if waiting else ())]
 
     def _marker(self, marker: str) -> WorkflowCommand:
@@ -356,10 +298,12 @@ class MirroredRun(TemporalRun):
     def report_failure(self, error: Exception) -> None:
         """Log the failure of a workflow task, and pass it to the observer."""
         super().report_failure(error)
-        self._task_error, self._written = error, None
-        self._observer.note_failure(
-            FailedTask(cluster_id=self._info.workflow_id, run_id=self._info.run_id, error=error)
-        )
+        self._task_error, self._written = error, _UNWRITTEN
+        self._observer.note_failure(self._info.run_id, error)
+
+    def evict(self) -> None:
+        self._observer.leave(self)
+        super().evict()
 
     def _note_mismatch(self, act: WorkflowActivation) -> None:
         """Report a run that the SDK evicts because its code no longer matches its history.
@@ -367,12 +311,9 @@ class MirroredRun(TemporalRun):
         The SDK compares them by itself, and fails the task then. A query that meets the mismatch fails no task.
         """
         for job in act.jobs:
-            if not job.HasField("remove_from_cache") or job.remove_from_cache.reason != _MISMATCH:
-                continue
-            info = self._info
-            if failing.has_task(info.workflow_id, info.run_id):
-                error = NondeterminismError(job.remove_from_cache.message)
-                self._observer.note_failure(FailedTask(cluster_id=info.workflow_id, run_id=info.run_id, error=error))
+            is_mismatch = job.HasField("remove_from_cache") and job.remove_from_cache.reason == _MISMATCH
+            if is_mismatch and failing.has_task(self._info.workflow_id, self._info.run_id):
+                self._observer.note_failure(self._info.run_id, NondeterminismError(job.remove_from_cache.message))
 
     def _drop_foreign_signals(self, act: WorkflowActivation) -> None:
         """Remove the signals for another chain, which had the id of this run before. A replay removes the same."""
@@ -386,46 +327,46 @@ class MirroredRun(TemporalRun):
 
     def _show(self) -> None:
         """Pass the run to the observer. What others need to know at once is written before the server has it."""
-        run = self._changes()
-        last, self._written = self._written, _Written.of(run)
-        if self._is_new(run) if run.activation == 1 else last is not None and last.differs_little(run):
+        seen, self._seen = self._seen, len(self.history.events)
+        every, self._was_rebuilt = self._was_rebuilt, False
+        run = self.observed(self.history.events[seen:], self.executor.human_task_changes(every=every))
+        if self._differs_little(run):
             self._observer.observe_soon(run)
         else:
             self._observer.observe(run)
 
-    def _is_new(self, run: ObservedRun) -> bool:
-        """Return True after the first activation of a run that has its rows from its start."""
-        is_first = run.info.attempt == 1 and run.original_run_id == run.run_id and self._info.parent is None
-        return is_first and "chain" in run.facts and _Written.EMPTY.differs_little(run)
+    def _differs_little(self, run: ObservedRun) -> bool:
+        """Return True if the activation has changed at most which activities the run waits for.
 
-    def _changes(self) -> ObservedRun:
-        """Return the run after an activation, with what changed in it."""
-        seen, self._seen = self._seen, len(self.history.events)
-        every, self._was_rebuilt = self._was_rebuilt, False
-        return self.observed(
-            events=self.history.events[seen:],
-            human_tasks=self.executor.human_task_changes(every=every),
+        The first activation of a run counts if the run has its rows from its start.
+        """
+        seen, now = run.visible, time.monotonic()
+        parts = seen.publications, dict(seen.accepts), dict(seen.search_attributes), seen.stored
+        waits = seen.status, seen.waits
+        (before, waits_before, written_at), self._written = self._written, (parts, waits, now)
+        if run.activation == 1:
+            has_rows = run.info.attempt == 1 and run.original_run_id == run.run_id and self._info.parent is None
+            before, written_at = _NOTHING if has_rows and "chain" in run.facts else None, now
+        return (
+            parts == before
+            and now - written_at < COMBINED_AFTER
+            and (seen.status == "running" or waits == waits_before)
+            and not (run.closing or run.human_tasks or run.completion.failed or run.completion.lost or seen.human_tasks)
+            and all(event.kind in _LITTLE for event in run.events)
         )
 
-    def observed(
-        self,
-        *,
-        events: Sequence[HistoryEvent],
-        human_tasks: Sequence[HumanTaskChange],
-    ) -> ObservedRun:
+    def observed(self, events: Sequence[HistoryEvent], human_tasks: Sequence[HumanTaskChange]) -> ObservedRun:
         """Return the run in its state after the last activation, with these events and human tasks."""
+        first = self.history.events[0] if self.history.events else None
         return ObservedRun(
-            cluster_id=self._info.workflow_id,
-            run_id=self._info.run_id,
-            first_run_id=self._info.first_execution_run_id,
+            execution=self._info,
             original_run_id=self._original_run_id,
-            queue=self._info.task_queue,
             info=self.run_info,
             facts=self._facts,  # type: ignore[arg-type] # facts of a run with rows have more keys
-            start=self.history.events[0].attributes if self.history.events else {},
-            started_at=self.history.events[0].at if self.history.events else self._now,
+            start={} if first is None else first.attributes,
+            started_at=self._now if first is None else first.at,
             now=self._now,
-            activation=self.history.events[-1].activation if self.history.events else 0,
+            activation=0 if first is None else self.history.events[-1].activation,
             length=len(self.history.events),
             events=events,
             closing=self.history.closing,
@@ -433,9 +374,7 @@ class MirroredRun(TemporalRun):
             human_tasks=human_tasks,
             stores=bool(self.executor.definition.stored),
             next_facts=self._next_facts,
-            failed_signals=self._completion.failed,
-            lost=self._completion.lost,
-            parent_run_id=None if self._info.parent is None else self._info.parent.run_id,
+            completion=self._completion,
         )
 
     def _begin(self, init: InitializeWorkflow) -> dict[str, Any]:
@@ -485,23 +424,18 @@ def _is_query(act: WorkflowActivation) -> bool:
     return all(job.HasField("query_workflow") for job in act.jobs)
 
 
-class MirroredRunner(TemporalRunner):
-    """Creates runs that are shown to ``observer``."""
-
-    def __init__(self, options: HostOptions, other: WorkflowRunner, observer: Observer) -> None:
-        super().__init__(options, other)
-        self._observer = observer
-
-    def new_run(self, det: WorkflowInstanceDetails) -> TemporalRun:
-        return MirroredRun(self.options, det.info, self._observer)
-
-
 class MirroredPlugin(TemporalexPlugin):
-    """The plugin of workers whose runs have rows. ``observer`` gets each run after an activation."""
+    """The plugin of this project for workers and replayers. ``observer`` gets each run after an activation."""
 
     def __init__(self, observer: Observer, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(
+            codec=codec(),
+            queue_name=task_queue,
+            workflow_id=cluster_id_of,
+            unexpected_error=get_settings().UNEXPECTED_ERROR,
+            **options,
+        )
         self._observer = observer
 
-    def _make_runner(self, other: WorkflowRunner | None) -> WorkflowRunner:
-        return MirroredRunner(self.options, other or SandboxedWorkflowRunner(), self._observer)
+    def new_run(self, info: sdk.Info) -> TemporalRun:
+        return MirroredRun(self.options, info, self._observer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -239,8 +240,8 @@ def closing(target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | N
         return None  # asked again at the next look
     row = Instance.objects.using(storage.alias).filter(chain=chain_id, cluster_run_id=watch.run.run_id).first()
     if row is not None:
-        with storage.transaction():
-            mirror.close_run(row.pk, *end, storage=storage)
+        with suppress(mirror.MirrorBusy), storage.transaction():
+            mirror.close(chain_id, *end, run_id=row.pk, storage=storage)
     return read_closing(chain_id, session=storage)
 
 

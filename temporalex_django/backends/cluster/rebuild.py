@@ -1,51 +1,33 @@
-"""Runs on a cluster that are replayed from their histories there: to write their rows anew, or to check new code."""
+"""Replays of runs on a cluster from their histories there: to write their rows anew, or to check new code."""
 
 from __future__ import annotations
 
 import logging
 import re
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.client import Client, WorkflowHistory
 from temporalio.service import RPCError
-from temporalio.worker import Replayer, WorkflowInstanceDetails, WorkflowRunner
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner
+from temporalio.worker import Replayer
 
 from temporalex_django.backends.cluster.answers import is_gone, report_unavailable
 from temporalex_django.backends.cluster.client import cluster_client
-from temporalex_django.backends.cluster.ids import cluster_id_of, task_queue
-from temporalex_django.backends.cluster.mirrored_run import (
-    FailedTask,
-    MirroredPlugin,
-    MirroredRun,
-    MirroredRunner,
-    ObservedRun,
-)
-from temporalex_django.conf import codec, get_settings
+from temporalex_django.backends.cluster.mirrored_run import MirroredPlugin, MirroredRun, ObservedRun
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.history.replay import suspended_place
 from temporalex_django.core.human_tasks import HumanTaskChange
 from temporalex_django.errors import NondeterminismError
-from temporalex_django.temporal.options import CodeRunner, HostOptions, call
-from temporalex_django.temporal.run import TemporalRun
+from temporalex_django.temporal.options import CodeRunner, call
 
 log = logging.getLogger("temporalex_django.backends")
 
 #: The number of an event in the texts of the SDK about a mismatch.
 _EVENT: Final = re.compile(r"HistoryEvent\(id: (\d+)")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
-    """The ids of a run on the cluster, and its task queue."""
-
-    cluster_id: str
-    run_id: str
-    queue: str
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,63 +54,26 @@ class _Outcomes(defaultdict[str, ReplayedRun]):
 
     observe_soon = observe
 
-    def note_failure(self, failed: FailedTask) -> None:
+    def note_failure(self, run_id: str, error: Exception) -> None:
         """Note the first error of a run; the SDK replays a run again that has failed."""
-        self[failed.run_id].error = self[failed.run_id].error or failed.error
+        self[run_id].error = self[run_id].error or error
 
-    def call(self, function: Callable[[], Any]) -> Any:
-        raise AssertionError(f"a replay has called {function}")
-
-
-class _ReplayOnlyRun(MirroredRun):
-    """A run that is only replayed. When it leaves memory, its outcome is noted."""
-
-    def __init__(self, options: HostOptions, info: Any, outcomes: _Outcomes) -> None:
-        super().__init__(options, info, outcomes)
-        self._outcome = outcomes[info.run_id]
-
-    def evict(self) -> None:
-        history, executor = getattr(self, "history", None), getattr(self, "executor", None)
-        if history is not None and history.events and executor is not None:
-            self._outcome.place = suspended_place(executor)
-            try:
-                self._outcome.state = self.observed(
-                    events=(),
-                    human_tasks=[HumanTaskChange(changes=(), task=task) for task in history.human_tasks.values()],
-                )
-            except Exception as exc:  # noqa: BLE001 - the SDK would try the same again and again
-                log.error("the rows of %s cannot be rebuilt: %s", self._info.workflow_id, error_line(exc))
-        super().evict()
-
-
-class _ReplayRunner(MirroredRunner):
-    def __init__(self, options: HostOptions, outcomes: _Outcomes) -> None:
-        super().__init__(options, SandboxedWorkflowRunner(), outcomes)
-        self._outcomes = outcomes
-
-    def new_run(self, det: WorkflowInstanceDetails) -> TemporalRun:
-        return _ReplayOnlyRun(self.options, det.info, self._outcomes)
-
-
-class _ReplayPlugin(MirroredPlugin):
-    def __init__(self, outcomes: _Outcomes, run_code: CodeRunner) -> None:
-        self._outcomes = outcomes
-        super().__init__(
-            outcomes,
-            codec=codec(),
-            queue_name=task_queue,
-            workflow_id=cluster_id_of,
-            unexpected_error=get_settings().UNEXPECTED_ERROR,
-            run_code=run_code,
-        )
-
-    def _make_runner(self, other: WorkflowRunner | None) -> WorkflowRunner:
-        del other
-        return _ReplayRunner(self.options, self._outcomes)
+    def leave(self, run: MirroredRun) -> None:
+        """Note the outcome of a run."""
+        history, executor = getattr(run, "history", None), getattr(run, "executor", None)
+        if history is None or not history.events or executor is None:
+            return
+        outcome = self[run.get_info().run_id]
+        outcome.place = suspended_place(executor)
+        tasks = [HumanTaskChange(changes=(), task=task) for task in history.human_tasks.values()]
+        try:
+            outcome.state = run.observed((), tasks)
+        except Exception as exc:  # noqa: BLE001 - the SDK would try the same again and again
+            log.error("the rows of %s cannot be rebuilt: %s", run.get_info().workflow_id, error_line(exc))
 
 
 async def replay(
-    client: Client, executions: Sequence[Execution], *, run_code: CodeRunner = call
+    client: Client, executions: Sequence[WorkflowExecution], *, run_code: CodeRunner = call
 ) -> dict[str, ReplayedRun]:
     """Replay these runs from their histories on the cluster, and return the outcomes by their run ids.
 
@@ -136,7 +81,8 @@ async def replay(
     the code of the runs, and may interrupt it. Raises ``RPCError`` if the cluster refuses to give a history.
     """
     outcomes = _Outcomes()
-    replayer = Replayer(workflows=[], plugins=[_ReplayPlugin(outcomes, run_code)], namespace=client.namespace)
+    plugin = MirroredPlugin(outcomes, run_code=run_code)
+    replayer = Replayer(workflows=[], plugins=[plugin], namespace=client.namespace)
     async with replayer.workflow_replay_iterator(_histories(client, executions)) as results:
         async for result in results:
             outcome = outcomes[result.history.run_id]
@@ -156,31 +102,14 @@ def replay_runs(runs: Sequence[tuple[str, str]], *, run_code: CodeRunner) -> dic
 
     Raises ``UpdateTimeout`` if the cluster does not answer, and ``ActionNotPossible`` if it refuses.
     """
-    executions = [Execution(cluster_id=cluster_id, run_id=run_id, queue="") for cluster_id, run_id in runs]
+    executions = [WorkflowExecution(workflow_id=cluster_id, run_id=run_id) for cluster_id, run_id in runs]
     with report_unavailable("replay"):
         return cluster_client().call(partial(replay, executions=executions, run_code=run_code), timeout=None)
 
 
-async def rebuild(client: Client, executions: Sequence[Execution]) -> list[ObservedRun]:
-    """Replay these runs from their histories on the cluster, and return them in the order of ``executions``.
-
-    Runs that the cluster does not know any more are left out. Runs that cannot be replayed are logged and left out,
-    too.
-    """
-    outcomes = await replay(client, executions)
-    rebuilt = []
+async def _histories(client: Client, executions: Sequence[WorkflowExecution]) -> AsyncIterator[WorkflowHistory]:
     for execution in executions:
-        outcome = outcomes.get(execution.run_id, ReplayedRun())
-        if outcome.error is not None:
-            log.error("the rows of %s cannot be rebuilt: %s", execution.cluster_id, error_line(outcome.error))
-        elif outcome.state is not None:
-            rebuilt.append(replace(outcome.state, queue=execution.queue))  # a replay knows no task queue
-    return rebuilt
-
-
-async def _histories(client: Client, executions: Sequence[Execution]) -> AsyncIterator[WorkflowHistory]:
-    for execution in executions:
-        handle = client.get_workflow_handle(execution.cluster_id, run_id=execution.run_id)
+        handle = client.get_workflow_handle(execution.workflow_id, run_id=execution.run_id)
         try:
             yield await handle.fetch_history()
         except RPCError as exc:

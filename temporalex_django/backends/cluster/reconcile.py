@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -32,7 +33,7 @@ from temporalex_django.backends.cluster.answers import is_gone, is_transient
 from temporalex_django.backends.cluster.client import DESTINATION, ClusterUnavailable, cluster_client
 from temporalex_django.backends.cluster.ids import prefix, quoted, task_queue
 from temporalex_django.backends.cluster.mirrored_run import COMBINED_AFTER, ObservedRun
-from temporalex_django.backends.cluster.rebuild import Execution, rebuild
+from temporalex_django.backends.cluster.rebuild import ReplayedRun, replay
 from temporalex_django.core.failures import error_line
 from temporalex_django.core.names import counted
 from temporalex_django.db.outbox import is_lease_free, lease_notes, set_lease, take_lease
@@ -60,15 +61,9 @@ _REBUILT: Final = 20
 #: Seconds after which a round leaves the pages that are left to the next one.
 _ROUND_SECONDS: Final = 60.0
 _CALL_SECONDS: Final = 60.0
-_LOCK_SECONDS: Final = 1.0
 
 _PAUSED: Final = 8  # this version of the SDK has no name for it
-_OPEN: Final = frozenset(
-    {
-        WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING,
-        _PAUSED,
-    }
-)
+_OPEN: Final = frozenset({WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING, _PAUSED})
 _CONTINUED: Final = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_CONTINUED_AS_NEW
 _BY_SERVER: Final = frozenset(
     {
@@ -78,13 +73,154 @@ _BY_SERVER: Final = frozenset(
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class Repairs:
-    """The numbers of a comparison: runs that were compared, rows that were written, and runs that were closed here."""
+@dataclass(slots=True)
+class Comparison:
+    """A comparison of rows with the cluster, and its numbers: runs compared, rows written, and runs closed here.
 
+    With ``every`` it writes all rows of the runs that it compares, also those that show more than their histories.
+    """
+
+    storage: DjangoStorage
+    every: bool = False
     compared: int = 0
     written: int = 0
     closed: int = 0
+
+    def look_at_closed(self, notes: dict[str, Any]) -> None:
+        """Compare the runs that closed since the mark in ``notes``, page by page, and set the mark.
+
+        The place in the list is stored in the notes of the lease after each page, and the next round continues there.
+        """
+        now, began_at = self.storage.now(), time.monotonic()
+        mark = datetime.fromisoformat(notes["mark"]) if "mark" in notes else now - _FIRST_LOOK
+        # The runs may all be old. Then the next look does not begin with them again.
+        start = {"since": (mark - _OVERLAP).isoformat(), "mark": max(mark, now - _OVERLAP).isoformat(), "page": ""}
+        scan: dict[str, str] = notes.get("scan") or start
+        condition = _and_ours(f"CloseTime >= {quoted(scan['since'])} AND ExecutionStatus != 'Running'")
+        for infos, token in _pages(condition, b64decode(scan["page"])):
+            self.repair(infos)
+            ends = [info.close_time.ToDatetime(UTC) for info in infos]
+            scan["mark"] = max([datetime.fromisoformat(scan["mark"]), *ends]).isoformat()
+            if token:
+                scan["page"] = b64encode(token).decode()
+                notes["scan"] = scan
+                set_lease(LEASE, seconds=2 * _CALL_SECONDS, notes=notes, storage=self.storage)
+                if time.monotonic() - began_at > _ROUND_SECONDS:
+                    return
+        notes["mark"] = scan["mark"]
+        notes.pop("scan", None)
+
+    def look_at_lost(self, notes: dict[str, Any]) -> None:
+        """Write the rows of runs that a worker may have left behind when it died: it writes some a little later.
+
+        They are among those that were written shortly before its last sign of life. The notes name the workers for
+        which this was done.
+        """
+        since = self.storage.now() - _LOST_FOR
+        workers = [*LostWorker.objects.using(self.storage.alias).filter(lost_at__gt=since).order_by("id")]
+        for worker in workers:
+            if worker.pk in notes.get("lost", ()):
+                continue
+            rows = _open_rows(self.storage).filter(mirrored_at__range=(worker.beat_at - _LEFT_BEHIND, worker.lost_at))
+            infos = [
+                WorkflowExecutionInfo(execution=address_of(row), task_queue=task_queue(row.queue))
+                for row in rows.only("cluster_id", "cluster_run_id", "queue")
+            ]
+            for run in _rebuild(infos):
+                _try(run.execution.workflow_id, partial(mirror.write, run, storage=self.storage))
+        notes["lost"] = [worker.pk for worker in workers]
+
+    def look_at_sample(self, notes: dict[str, Any]) -> None:
+        """Compare some of the open runs, if that is due: those that follow the ones of the last time."""
+        now, due = self.storage.now(), timedelta(seconds=policy.MIRROR_SAMPLE_SECONDS)
+        if "sampled_at" in notes and now - datetime.fromisoformat(notes["sampled_at"]) < due:
+            return
+        rows = _open_rows(self.storage).order_by("id")
+        if "sampled" in notes:
+            rows = rows.filter(id__gt=UUID(notes["sampled"]))
+        sample = list(rows[:_SAMPLE])
+        self.compare_open(sample)
+        notes["sampled_at"] = now.isoformat()
+        notes.pop("sampled", None)
+        if len(sample) == _SAMPLE:
+            notes["sampled"] = str(sample[-1].pk)
+
+    def repair(self, infos: Sequence[WorkflowExecutionInfo]) -> None:
+        """Write the rows of these runs of the cluster that differ, or of all of them (``every``). Oldest first.
+
+        Runs that a worker ends are rebuilt from their histories. Runs that the server ended alone are closed.
+        """
+        rows = {str(row.cluster_run_id): row for row in _rows_of(infos, self.storage)}
+        wrong = {info.execution.run_id: info for info in infos if self._is_wrong(info, rows.get(info.execution.run_id))}
+        read_at = self.storage.now() if self.every else None
+        rebuilt = [info for info in wrong.values() if self.every or info.status not in _BY_SERVER]
+        for run in _rebuild(rebuilt):
+            if run.run_id in rows or not self._is_past_retention(run, wrong[run.run_id]):
+                write = partial(self._restore, run, read_at)
+                self.written += bool(_try(run.execution.workflow_id, write))
+        for info in wrong.values():
+            if info.status not in _OPEN and info.status != _CONTINUED:
+                self.closed += bool(_try(info.execution.workflow_id, partial(self._close, info)))
+
+    def _is_wrong(self, info: WorkflowExecutionInfo, row: Instance | None) -> bool:
+        """Return True if the rows of a run have to be written. A run without a row has to be one of this project."""
+        if row is None:
+            return info.task_queue.startswith(prefix()) and info.type.name in workflows.registry
+        return self.every or (info.status in _OPEN) != (row.closed_at is None)
+
+    def _restore(self, run: ObservedRun, read_at: datetime | None) -> bool:
+        """Write the rows of a run, unless a row of the outbox is about to delete it, whose rows are gone already."""
+        deletions = Outbox.objects.using(self.storage.alias).filter(kind=f"{DESTINATION}.delete")
+        if "chain" in run.facts and deletions.filter(chain=UUID(run.facts["chain"])).exists():
+            return False
+        mirror.write(run, restores=True, read_at=read_at, storage=self.storage)
+        return True
+
+    def _is_past_retention(self, run: ObservedRun, info: WorkflowExecutionInfo) -> bool:
+        """Return True if its class does not keep a run so long, so its rows were deleted."""
+        rules = retention_policies().get(run.info.workflow, {})
+        rule = rules.get(run.info.version) or rules.get(None)
+        if rule is None or info.status in _OPEN:
+            return False
+        limit = rule.shortest if info.status == _CONTINUED else rule.closed
+        return limit is not None and info.close_time.ToDatetime(UTC) <= self.storage.now() - timedelta(seconds=limit)
+
+    def compare_open(self, rows: Iterable[Instance]) -> None:
+        """Compare rows of open runs with the cluster, each with one question, and correct those that differ."""
+        for row in rows:
+            _try(row.cluster_id or "", partial(self._compare_open_row, row))
+
+    def _compare_open_row(self, row: Instance) -> None:
+        info = _call(partial(_describe, execution=address_of(row)))
+        if info is None:
+            self.closed += self._close_row(row, "terminated", {"reason": reads.GONE})
+        elif info.status not in _OPEN:
+            self.repair([info])
+        else:
+            self.written += self.copy_pause(row, info)
+
+    def copy_pause(self, row: Instance, info: WorkflowExecutionInfo) -> bool:
+        """Mark the row of an open run as paused if the run is, or as not paused. Returns True if that changed the row.
+
+        No worker does that: a paused run has no activations. If the row is locked, the next round tries it again.
+        """
+        is_paused = info.status == _PAUSED
+        return is_paused != (row.paused is not None) and mirror.copy_pause(
+            row.chain_id, row.pk, is_paused=is_paused, storage=self.storage
+        )
+
+    def _close(self, info: WorkflowExecutionInfo) -> bool:
+        """Close the row of a run that has closed on the cluster; return False if it is closed or there is none."""
+        row = _rows_of([info], self.storage).filter(closed_at=None).first()
+        if row is None:
+            return False
+        end = _call(partial(reads.read_end, cluster_id=info.execution.workflow_id, run_id=info.execution.run_id))
+        return end is not None and self._close_row(row, *end)
+
+    def _close_row(self, row: Instance, status: str, closing: dict[str, Any]) -> bool:
+        with suppress(mirror.MirrorBusy), self.storage.transaction("mirror end"):
+            return mirror.close(row.chain_id, status, closing, run_id=row.pk, storage=self.storage)
+        return False
 
 
 def is_due(alias: str) -> bool:
@@ -101,11 +237,11 @@ def run_round(alias: str) -> bool:
     storage = DjangoStorage(alias, worker=True)
     if not take_lease(LEASE, seconds=2 * _CALL_SECONDS, storage=storage):
         return False
-    notes = lease_notes(LEASE, storage=storage)
+    comparison, notes = Comparison(storage), lease_notes(LEASE, storage=storage)
     try:
-        _look_at_closed(notes, storage)
-        _look_at_lost(notes, storage)
-        _look_at_sample(notes, storage)
+        comparison.look_at_closed(notes)
+        comparison.look_at_lost(notes)
+        comparison.look_at_sample(notes)
     except (ClusterUnavailable, RPCError) as exc:
         log.warning("could not compare the rows of runs with the cluster, retrying: %s", error_line(exc))
         if isinstance(exc, RPCError) and not is_transient(exc):
@@ -114,204 +250,30 @@ def run_round(alias: str) -> bool:
     return False
 
 
-def _look_at_closed(notes: dict[str, Any], storage: DjangoStorage) -> None:
-    """Compare the runs that closed since the mark in ``notes``, page by page, and set the mark.
-
-    The place in the list is stored in the notes of the lease after each page, and the next round continues there.
-    """
-    now, began_at = storage.now(), time.monotonic()
-    mark = datetime.fromisoformat(notes["mark"]) if "mark" in notes else now - _FIRST_LOOK
-    # The runs may all be old. Then the next look does not begin with them again.
-    start = {"since": (mark - _OVERLAP).isoformat(), "mark": max(mark, now - _OVERLAP).isoformat(), "page": ""}
-    scan: dict[str, str] = notes.get("scan") or start
-    condition = f"CloseTime >= {quoted(scan['since'])} AND ExecutionStatus != 'Running'"
-    while True:
-        infos, token = _list_page(_and_ours(condition), b64decode(scan["page"]))
-        repair(infos, storage=storage)
-        newest = [info.close_time.ToDatetime(UTC) for info in infos]
-        scan["mark"] = max(datetime.fromisoformat(scan["mark"]), *newest).isoformat() if newest else scan["mark"]
-        if not token:
-            break
-        scan["page"] = b64encode(token).decode()
-        notes["scan"] = scan
-        set_lease(LEASE, seconds=2 * _CALL_SECONDS, notes=notes, storage=storage)
-        if time.monotonic() - began_at > _ROUND_SECONDS:
-            return
-    notes["mark"] = scan["mark"]
-    notes.pop("scan", None)
-
-
-def _look_at_lost(notes: dict[str, Any], storage: DjangoStorage) -> None:
-    """Write the rows of runs that a worker may have left behind when it died: it writes some of them a little later.
-
-    They are among those that were written shortly before its last sign of life. The notes name the workers for which
-    this was done.
-    """
-    lost = LostWorker.objects.using(storage.alias).filter(lost_at__gt=storage.now() - _LOST_FOR)
-    done_ids, workers = set(notes.get("lost", ())), list(lost.order_by("id"))
-    for worker in workers:
-        if worker.pk in done_ids:
-            continue
-        rows = _open_rows(storage).filter(mirrored_at__range=(worker.beat_at - _LEFT_BEHIND, worker.lost_at))
-        executions = [
-            Execution(cluster_id=cluster_id or "", run_id=str(run_id), queue=task_queue(queue))
-            for cluster_id, run_id, queue in rows.values_list("cluster_id", "cluster_run_id", "queue")
-        ]
-        for start in range(0, len(executions), _REBUILT):
-            for run in _rebuild(executions[start : start + _REBUILT]):
-                _try(run.cluster_id, partial(mirror.write, run, storage=storage))
-    notes["lost"] = [worker.pk for worker in workers]
-
-
-def _look_at_sample(notes: dict[str, Any], storage: DjangoStorage) -> None:
-    """Compare some of the open runs, if that is due: those that follow the ones of the last time."""
-    now = storage.now()
-    sampled_at = datetime.fromisoformat(notes["sampled_at"]) if "sampled_at" in notes else None
-    if sampled_at is not None and now - sampled_at < timedelta(seconds=policy.MIRROR_SAMPLE_SECONDS):
-        return
-    rows = _open_rows(storage).order_by("id")
-    if "sampled" in notes:
-        rows = rows.filter(id__gt=UUID(notes["sampled"]))
-    sample = list(rows[:_SAMPLE])
-    compare_open(sample, storage=storage)
-    notes["sampled_at"] = now.isoformat()
-    notes.pop("sampled", None)
-    if len(sample) == _SAMPLE:
-        notes["sampled"] = str(sample[-1].pk)
-
-
-def sync(cluster_ids: Collection[str] | None = None, *, storage: DjangoStorage) -> Repairs:
+def sync(cluster_ids: Collection[str] | None = None, *, storage: DjangoStorage) -> Comparison:
     """Write the rows of all runs on the cluster (None), or of those with these ids, as their histories say.
 
     Rows that no longer have a run on the cluster and are open are closed. Raises ``ClusterUnavailable``.
     """
-    repairs = Repairs()
-    listed: set[str] = set()
-    conditions = (
-        [_and_ours("")] if cluster_ids is None else [f"WorkflowId = {quoted(cluster_id)}" for cluster_id in cluster_ids]
-    )
+    comparison, listed = Comparison(storage, every=True), set[str]()
+    rows, conditions = _open_rows(storage), [_and_ours("")]
+    if cluster_ids is not None:
+        conditions = [f"WorkflowId = {quoted(cluster_id)}" for cluster_id in cluster_ids]
+        rows = rows.filter(cluster_id__in=list(cluster_ids))
     for condition in conditions:
-        infos = _list(condition)
+        infos = [info for page, _ in _pages(condition) for info in page]
         infos.sort(key=lambda info: info.start_time.ToDatetime(UTC))
-        repairs.compared += len(infos)
+        comparison.compared += len(infos)
         listed.update(info.execution.run_id for info in infos)
         for start in range(0, len(infos), _PAGE):
             page = infos[start : start + _PAGE]
-            repair(page, every=True, repairs=repairs, storage=storage)
-            by_id = {info.execution.run_id: info for info in page if info.status in _OPEN}
+            comparison.repair(page)
+            open_infos = {info.execution.run_id: info for info in page if info.status in _OPEN}
             for row in _rows_of(page, storage):
-                if (info := by_id.get(str(row.cluster_run_id))) is not None:
-                    _try(row.cluster_id or "", partial(_copy_pause, row, info, storage))  # its rows are counted
-    rows = _open_rows(storage)
-    if cluster_ids is not None:
-        rows = rows.filter(cluster_id__in=list(cluster_ids))
-    unlisted = (row for row in rows.iterator() if str(row.cluster_run_id) not in listed)
-    compare_open(unlisted, repairs=repairs, storage=storage)
-    return repairs
-
-
-def repair(
-    infos: Sequence[WorkflowExecutionInfo],
-    *,
-    every: bool = False,
-    repairs: Repairs | None = None,
-    storage: DjangoStorage,
-) -> Repairs:
-    """Write the rows of these runs of the cluster that differ, or of all of them (``every``). Oldest first.
-
-    Runs that a worker ends are rebuilt from their histories. Runs that the server ended alone are closed.
-    """
-    repairs = repairs or Repairs()
-    rows = {str(row.cluster_run_id): row for row in _rows_of(infos, storage)}
-    wrong = [
-        info for info in infos if (every or _differs(info, rows.get(info.execution.run_id))) and _is_ours(info, rows)
-    ]
-    rebuilt = [info for info in wrong if every or info.status not in _BY_SERVER]
-    for start in range(0, len(rebuilt), _REBUILT):
-        _rebuild_rows(rebuilt[start : start + _REBUILT], rows, repairs, storage, replaces=every)
-    for info in wrong:
-        if info.status not in _OPEN and info.status != _CONTINUED:
-            repairs.closed += bool(_try(info.execution.workflow_id, partial(_close, info, storage)))
-    return repairs
-
-
-def _rebuild_rows(
-    infos: Sequence[WorkflowExecutionInfo],
-    rows: Mapping[str, Instance],
-    repairs: Repairs,
-    storage: DjangoStorage,
-    *,
-    replaces: bool,
-) -> None:
-    """Rebuild these runs from their histories, and write their rows. ``rows`` are those that exist, by run id.
-
-    With ``replaces``, rows that show more than their histories are replaced as well.
-    """
-    read_at = storage.now() if replaces else None
-    by_id = {info.execution.run_id: info for info in infos}
-    for run in _rebuild([_execution(info) for info in infos]):
-        if run.run_id not in rows and _is_past_retention(run, by_id[run.run_id], storage):
-            continue
-        if not _is_being_deleted(run.facts.get("chain"), storage):
-            repairs.written += bool(_try(run.cluster_id, partial(_write, run, read_at, storage)))
-
-
-def _rebuild(executions: Sequence[Execution]) -> list[ObservedRun]:
-    """Return the runs as ``rebuild`` does. Runs with which it fails are left out."""
-    try:
-        return _call(partial(rebuild, executions=executions))
-    except Exception as exc:  # noqa: BLE001 - each is tried alone, and gets its own error
-        log.info("%s rebuilt one by one: %s", counted(len(executions), "run is", "runs are"), error_line(exc))
-    runs: list[ObservedRun] = []
-    for execution in executions:
-        runs += _try(execution.cluster_id, partial(_call, partial(rebuild, executions=[execution]))) or ()
-    return runs
-
-
-def _write(run: ObservedRun, read_at: datetime | None, storage: DjangoStorage) -> bool:
-    mirror.write(run, restores=True, read_at=read_at, storage=storage)
-    return True
-
-
-def _is_past_retention(run: ObservedRun, info: WorkflowExecutionInfo, storage: DjangoStorage) -> bool:
-    """Return True if its class does not keep a run so long, so its rows were deleted."""
-    rules = retention_policies().get(run.info.workflow, {})
-    rule = rules.get(run.info.version) or rules.get(None)
-    if rule is None or info.status in _OPEN:
-        return False
-    limit = rule.shortest if info.status == _CONTINUED else rule.closed
-    return limit is not None and info.close_time.ToDatetime(UTC) <= storage.now() - timedelta(seconds=limit)
-
-
-def compare_open(rows: Iterable[Instance], *, repairs: Repairs | None = None, storage: DjangoStorage) -> Repairs:
-    """Compare rows of open runs with the cluster, each with one question, and correct those that differ."""
-    repairs = repairs or Repairs()
-    for row in rows:
-        _try(row.cluster_id or "", partial(_compare_open_row, row, repairs, storage))
-    return repairs
-
-
-def _compare_open_row(row: Instance, repairs: Repairs, storage: DjangoStorage) -> None:
-    info = _call(partial(_describe, run_id=str(row.cluster_run_id), cluster_id=row.cluster_id or ""))
-    if info is None:
-        repairs.closed += _close_row(row.pk, "terminated", {"reason": reads.GONE}, storage)
-    elif info.status not in _OPEN:
-        repair([info], repairs=repairs, storage=storage)
-    else:
-        repairs.written += _copy_pause(row, info, storage)
-
-
-def _copy_pause(row: Instance, info: WorkflowExecutionInfo, storage: DjangoStorage) -> bool:
-    """Mark the row of an open run as paused if the run is, or as not paused. Returns True if that changed the row.
-
-    No worker does that: a paused run has no activations.
-    """
-    is_paused = info.status == _PAUSED
-    if is_paused == (row.paused is not None):
-        return False
-    return mirror.copy_pause(
-        row.chain_id, row.pk, is_paused=is_paused, storage=storage
-    )  # False: the next round tries it again
+                if (info := open_infos.get(str(row.cluster_run_id))) is not None:
+                    _try(row.cluster_id or "", partial(comparison.copy_pause, row, info))  # its rows are counted
+    comparison.compare_open(row for row in rows.iterator() if str(row.cluster_run_id) not in listed)
+    return comparison
 
 
 def _try(cluster_id: str, function: Callable[[], T]) -> T | None:
@@ -325,7 +287,7 @@ def _try(cluster_id: str, function: Callable[[], T]) -> T | None:
         raise
     except Exception as exc:  # noqa: BLE001 - it is the error of this run alone
         if isinstance(exc, ClusterUnavailable | RPCError):
-            _list_page("", size=1)  # raises if it is the cluster
+            next(_pages("", size=1))  # raises if it is the cluster
         log.error("the rows of %s were not compared with the cluster: %s", cluster_id, error_line(exc))
         return None
 
@@ -337,42 +299,63 @@ def _call(make: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
     return cluster_client().call(make, timeout=_CALL_SECONDS)
 
 
+def _rebuild(infos: Sequence[WorkflowExecutionInfo]) -> Iterator[ObservedRun]:
+    """Yield the state of these runs after a replay of their histories on the cluster, in the order of ``infos``.
+
+    Runs that the cluster does not know any more are left out. Runs that cannot be replayed are logged and left out,
+    too.
+    """
+    for start in range(0, len(infos), _REBUILT):
+        part = infos[start : start + _REBUILT]
+        try:
+            outcomes = _call(partial(replay, executions=[info.execution for info in part]))
+        except Exception as exc:  # noqa: BLE001 - each is tried alone, and gets its own error
+            log.info("%s rebuilt one by one: %s", counted(len(part), "run is", "runs are"), error_line(exc))
+            outcomes = {}
+            for info in part:
+                alone = partial(replay, executions=[info.execution])
+                outcomes |= _try(info.execution.workflow_id, partial(_call, alone)) or {}
+        for info in part:
+            outcome = outcomes.get(info.execution.run_id, ReplayedRun())
+            if outcome.error is not None:
+                log.error("the rows of %s cannot be rebuilt: %s", info.execution.workflow_id, error_line(outcome.error))
+            elif outcome.state is not None:
+                execution = replace(outcome.state.execution, task_queue=info.task_queue)  # a replay knows none
+                yield replace(outcome.state, execution=execution)
+
+
 def _and_ours(condition: str) -> str:
     """Return the condition for runs on task queues of this project for which ``condition`` holds (empty: all)."""
     ours = f"TaskQueue STARTS_WITH {quoted(prefix())}" if prefix() else ""
     return " AND ".join(part for part in (condition, ours) if part)
 
 
-def _list(condition: str) -> list[WorkflowExecutionInfo]:
-    """Return the runs on the cluster for which the condition holds (empty: all), in no order."""
-    infos, token = _list_page(condition)
-    while token:
-        page, token = _list_page(condition, token)
-        infos += page
-    return infos
+def _pages(
+    condition: str, token: bytes = b"", *, size: int = _PAGE
+) -> Iterator[tuple[Sequence[WorkflowExecutionInfo], bytes]]:
+    """Yield the pages of a list of the server, each with the token of the next page; it is empty for the last page.
+
+    The list has the runs for which the condition holds (empty: all), in no order. The first page is that of ``token``.
+    """
+
+    async def read_page(sdk: Client) -> service.ListWorkflowExecutionsResponse:
+        # Not the iterator of the SDK, which raises for a paused run.
+        request = service.ListWorkflowExecutionsRequest(
+            namespace=sdk.namespace, query=condition, page_size=size, next_page_token=token
+        )
+        return await sdk.workflow_service.list_workflow_executions(request, retry=True)
+
+    while True:
+        answer = _call(read_page)
+        token = answer.next_page_token
+        yield answer.executions, token
+        if not token:
+            return
 
 
-def _list_page(condition: str, token: bytes = b"", *, size: int = _PAGE) -> tuple[list[WorkflowExecutionInfo], bytes]:
-    """Return a page of a list of the server, and the token of the next page; it is empty for the last page."""
-    return _call(partial(_read_page, condition=condition, token=token, size=size))
-
-
-async def _read_page(
-    sdk: Client, *, condition: str, token: bytes, size: int
-) -> tuple[list[WorkflowExecutionInfo], bytes]:
-    # Not the iterator of the SDK, which raises for a paused run.
-    request = service.ListWorkflowExecutionsRequest(
-        namespace=sdk.namespace, query=condition, page_size=size, next_page_token=token
-    )
-    answer = await sdk.workflow_service.list_workflow_executions(request, retry=True)
-    return [*answer.executions], answer.next_page_token
-
-
-async def _describe(sdk: Client, *, cluster_id: str, run_id: str) -> WorkflowExecutionInfo | None:
+async def _describe(sdk: Client, *, execution: WorkflowExecution) -> WorkflowExecutionInfo | None:
     """Return a run as the cluster describes it, or None if it does not know it."""
-    request = service.DescribeWorkflowExecutionRequest(
-        namespace=sdk.namespace, execution=WorkflowExecution(workflow_id=cluster_id, run_id=run_id)
-    )
+    request = service.DescribeWorkflowExecutionRequest(namespace=sdk.namespace, execution=execution)
     try:
         answer = await sdk.workflow_service.describe_workflow_execution(request, retry=True)
     except RPCError as exc:
@@ -382,54 +365,21 @@ async def _describe(sdk: Client, *, cluster_id: str, run_id: str) -> WorkflowExe
     return answer.workflow_execution_info
 
 
-def _execution(info: WorkflowExecutionInfo) -> Execution:
-    return Execution(cluster_id=info.execution.workflow_id, run_id=info.execution.run_id, queue=info.task_queue)
-
-
 # -- the rows ---------------------------------------------------------------------------------------------------------
 
 
 def _open_rows(storage: DjangoStorage) -> QuerySet[Instance]:
     """Return the open runs that have reached the cluster."""
     rows = Instance.objects.using(storage.alias).filter(closed_at=None, cluster_run_id__isnull=False)
-    return rows.only("id", "cluster_id", "cluster_run_id", "chain_id", "mirrored_at")
+    return rows.only("id", "cluster_id", "cluster_run_id", "chain_id", "mirrored_at", "paused")
+
+
+def address_of(row: Instance) -> WorkflowExecution:
+    """Return the address on the cluster of a run that has reached it."""
+    return WorkflowExecution(workflow_id=row.cluster_id or "", run_id=str(row.cluster_run_id))
 
 
 def _rows_of(infos: Sequence[WorkflowExecutionInfo], storage: DjangoStorage) -> QuerySet[Instance]:
     ids = [UUID(info.execution.run_id) for info in infos]
-    return (
-        Instance.objects.using(storage.alias).filter(cluster_run_id__in=ids).only("id", "cluster_run_id", "closed_at")
-    )
-
-
-def _differs(info: WorkflowExecutionInfo, row: Instance | None) -> bool:
-    return row is None or (info.status in _OPEN) != (row.closed_at is None)
-
-
-def _is_ours(info: WorkflowExecutionInfo, rows: Collection[str]) -> bool:
-    """Return True for a run that has a row, and for one of a class of this project on a task queue of it."""
-    if info.execution.run_id in rows:
-        return True
-    return info.task_queue.startswith(prefix()) and info.type.name in workflows.registry
-
-
-def _is_being_deleted(chain_id: str | None, storage: DjangoStorage) -> bool:
-    """Return True if a row of the outbox is about to delete the runs of a chain, whose rows are gone already."""
-    if chain_id is None:
-        return False
-    return Outbox.objects.using(storage.alias).filter(chain=UUID(chain_id), kind=f"{DESTINATION}.delete").exists()
-
-
-def _close(info: WorkflowExecutionInfo, storage: DjangoStorage) -> bool:
-    """Close the row of a run that has closed on the cluster; return False if it is closed or there is none."""
-    rows = Instance.objects.using(storage.alias).filter(cluster_run_id=UUID(info.execution.run_id), closed_at=None)
-    row = rows.only("pk").first()
-    if row is None:
-        return False
-    end = _call(partial(reads.read_end, cluster_id=info.execution.workflow_id, run_id=info.execution.run_id))
-    return end is not None and _close_row(row.pk, *end, storage)
-
-
-def _close_row(run_id: UUID, status: str, closing: dict[str, Any], storage: DjangoStorage) -> bool:
-    with storage.transaction("mirror end"):
-        return mirror.close_run(run_id, status, closing, storage=storage)
+    rows = Instance.objects.using(storage.alias).filter(cluster_run_id__in=ids)
+    return rows.only("id", "cluster_id", "cluster_run_id", "chain_id", "closed_at", "paused")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, ClassVar, Final
 
 from temporalio.api.common.v1 import Payload
@@ -32,6 +32,33 @@ _OWN_MARKER: Final = "__tx_"
 _PATCH_MARKER: Final = "core_patch"
 _PATCH_DATA: Final = "patch-data"
 _PREFIX: Final = "EVENT_TYPE_"
+
+
+def _completed(attributes: Any) -> dict[str, Any]:
+    return {"completed": {"result": next(iter(attributes.result.payloads), None)}}
+
+
+def _failed(attributes: Any) -> dict[str, Any]:
+    # The server's event has what the SDK wraps in a failure of the activity.
+    return {"failed": {"failure": attributes.failure}}
+
+
+_TERMINATED: Final = {"failed": {"failure": Failure(terminated_failure_info=TerminatedFailureInfo())}}
+_TIMED_OUT: Final = {"failed": {"failure": Failure(timeout_failure_info=TimeoutFailureInfo())}}
+_CANCELLED: Final = {"cancelled": {"failure": Failure(canceled_failure_info=CanceledFailureInfo())}}
+_ACTIVITY: Final = "resolve_activity"
+_CHILD: Final = "resolve_child_workflow_execution"
+#: The ends of activities and children, by the type of the event: the job of the SDK, and its result.
+_ENDS: Final[Mapping[str, tuple[str, Callable[[Any], Mapping[str, Any]]]]] = {
+    "ACTIVITY_TASK_COMPLETED": (_ACTIVITY, _completed),
+    "ACTIVITY_TASK_FAILED": (_ACTIVITY, _failed),
+    "ACTIVITY_TASK_TIMED_OUT": (_ACTIVITY, _failed),
+    "CHILD_WORKFLOW_EXECUTION_COMPLETED": (_CHILD, _completed),
+    "CHILD_WORKFLOW_EXECUTION_FAILED": (_CHILD, _failed),
+    "CHILD_WORKFLOW_EXECUTION_CANCELED": (_CHILD, lambda _: _CANCELLED),
+    "CHILD_WORKFLOW_EXECUTION_TERMINATED": (_CHILD, lambda _: _TERMINATED),
+    "CHILD_WORKFLOW_EXECUTION_TIMED_OUT": (_CHILD, lambda _: _TIMED_OUT),
+}
 
 
 class _ReadablePayloads(Payloads):
@@ -86,9 +113,12 @@ class _HistoryReader:
     def read(self, event: Any) -> None:
         """Add the events that stand for one event of the server."""
         kind = EventType.Name(event.event_type).removeprefix(_PREFIX)
-        read = self.readers.get(kind)
-        if read is not None:
-            attributes = getattr(event, event.WhichOneof("attributes"))
+        attributes = getattr(event, event.WhichOneof("attributes"))
+        if kind in _ENDS:
+            job, result = _ENDS[kind]
+            number = attributes.scheduled_event_id if job == _ACTIVITY else attributes.initiated_event_id
+            self._deliver(**{job: {"seq": self._seqs[number], "result": result(attributes)}})
+        elif (read := self.readers.get(kind)) is not None:
             read(self, attributes, event.event_time.ToDatetime(UTC), event.event_id)
 
     def finish(self) -> None:
@@ -117,13 +147,17 @@ class _HistoryReader:
             self._begin_activation()
         self._add(kind, attributes, self._task_at)
 
+    def _input(self, attributes: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the input of a run or of a message, and the facts with which a run starts besides it."""
+        value, facts, *_ = *map(self._payloads.decode, attributes.input.payloads), None, None
+        return value, facts if isinstance(facts, dict) else {}
+
     def _task_started(self, _attributes: Any, at: datetime, _number: int) -> None:
         self._task_at = at
 
     def _task_completed(self, _attributes: Any, _at: datetime, _number: int) -> None:
         self._has_task = True
-        if self._start is not None or self._inputs:
-            self._begin_activation()
+        self.finish()
 
     # -- inputs, which are read as the jobs of an activation ----------------------------------------------------------
 
@@ -131,25 +165,19 @@ class _HistoryReader:
         """Add the inputs for one job of the SDK."""
         inbound = self._jobs.read(WorkflowActivation(jobs=[WorkflowActivationJob(**job)]))
         jobs = [*inbound.answers, *inbound.messages, *([inbound.cancel] if inbound.cancel else ())]
-        for kind, attributes in jobs:
-            if kind != DELIVERED:
-                self._inputs.append((kind, attributes))
-        for skip in inbound.skips:
-            if isinstance(skip, dict):
-                self._inputs.append(("TimerFired", skip))
+        self._inputs += [(kind, attributes) for kind, attributes in jobs if kind != DELIVERED]
+        self._inputs += [("TimerFired", skip) for skip in inbound.skips if isinstance(skip, dict)]
 
     def _started(self, attributes: Any, at: datetime, _number: int) -> None:
-        values = [*map(self._payloads.decode, attributes.input.payloads)]
-        facts = values[1] if len(values) > 1 and isinstance(values[1], dict) else {}
-        self._task_at = at
-        self._queue = attributes.task_queue.name
+        args, facts = self._input(attributes)
+        self._task_at, self._queue = at, attributes.task_queue.name
         self._first_run_id = attributes.first_execution_run_id
         self._start = {
             "workflow": attributes.workflow_type.name,
             "id": facts.get("id", attributes.workflow_id),
             "run_id": facts.get("run") or attributes.original_execution_run_id,
             "version": facts.get("version"),
-            "args": values[0] if values else None,
+            "args": args,
             "attempt": facts.get("attempt", 1),
             "parent": facts.get("parent"),
         }
@@ -158,13 +186,8 @@ class _HistoryReader:
         chain = attributes.header.fields.get(CHAIN)
         if chain is not None and self._payloads.decode(chain) != self._first_run_id:
             return  # the run drops it, too
-        self._deliver(
-            signal_workflow={
-                "signal_name": attributes.signal_name,
-                "input": attributes.input.payloads,
-                "headers": attributes.header.fields,
-            }
-        )
+        signal = {"signal_name": attributes.signal_name, "input": attributes.input.payloads}
+        self._deliver(signal_workflow={**signal, "headers": attributes.header.fields})
 
     def _cancel_requested(self, attributes: Any, _at: datetime, _number: int) -> None:
         self._deliver(cancel_workflow={"reason": attributes.cause})
@@ -173,47 +196,14 @@ class _HistoryReader:
         if attributes.started_event_id in self._seqs:
             self._deliver(fire_timer={"seq": self._seqs[attributes.started_event_id]})
 
-    def _activity_completed(self, attributes: Any, _at: datetime, _number: int) -> None:
-        result = {"completed": {"result": next(iter(attributes.result.payloads), None)}}
-        self._deliver(resolve_activity={"seq": self._seqs[attributes.scheduled_event_id], "result": result})
-
-    def _activity_failed(self, attributes: Any, _at: datetime, _number: int) -> None:
-        # The server's event has what the SDK wraps in a failure of the activity.
-        result = {"failed": {"failure": attributes.failure}}
-        self._deliver(resolve_activity={"seq": self._seqs[attributes.scheduled_event_id], "result": result})
-
     def _child_start_failed(self, attributes: Any, _at: datetime, _number: int) -> None:
-        failed = {"workflow_id": attributes.workflow_id, "workflow_type": attributes.workflow_type.name}
-        self._deliver(
-            resolve_child_workflow_execution_start={
-                "seq": self._seqs[attributes.initiated_event_id],
-                "failed": {**failed, "cause": attributes.cause},
-            }
-        )
-
-    def _child_completed(self, attributes: Any, _at: datetime, _number: int) -> None:
-        result = {"completed": {"result": next(iter(attributes.result.payloads), None)}}
-        self._resolve_child(attributes, result)
-
-    def _child_failed(self, attributes: Any, _at: datetime, _number: int) -> None:
-        self._resolve_child(attributes, {"failed": {"failure": attributes.failure}})
-
-    def _child_cancelled(self, attributes: Any, _at: datetime, _number: int) -> None:
-        failure = Failure(canceled_failure_info=CanceledFailureInfo())
-        self._resolve_child(attributes, {"cancelled": {"failure": failure}})
-
-    def _child_terminated(self, attributes: Any, _at: datetime, _number: int) -> None:
-        self._resolve_child(
-            attributes, {"failed": {"failure": Failure(terminated_failure_info=TerminatedFailureInfo())}}
-        )
-
-    def _child_timed_out(self, attributes: Any, _at: datetime, _number: int) -> None:
-        self._resolve_child(attributes, {"failed": {"failure": Failure(timeout_failure_info=TimeoutFailureInfo())}})
-
-    def _resolve_child(self, attributes: Any, result: Mapping[str, Any]) -> None:
-        self._deliver(
-            resolve_child_workflow_execution={"seq": self._seqs[attributes.initiated_event_id], "result": result}
-        )
+        failed = {
+            "workflow_id": attributes.workflow_id,
+            "workflow_type": attributes.workflow_type.name,
+            "cause": attributes.cause,
+        }
+        seq = self._seqs[attributes.initiated_event_id]
+        self._deliver(resolve_child_workflow_execution_start={"seq": seq, "failed": failed})
 
     def _external_failed(self, attributes: Any, _at: datetime, _number: int) -> None:
         seq, failure = self._seqs[attributes.initiated_event_id], Failure(message="no open run has the id")
@@ -222,42 +212,38 @@ class _HistoryReader:
 
     # -- outputs ------------------------------------------------------------------------------------------------------
 
-    def _next_seq(self, number: int) -> int:
-        """Return the number of a command that the server does not number: it follows the one before it."""
-        self._last_seq += 1
-        self._seqs[number] = self._last_seq
-        return self._last_seq
+    def _add_command(self, kind: str, number: int, command: dict[str, Any], *, seq: int | None = None) -> None:
+        """Add the command of the server's event ``number``. If the server does not number it, it follows the last one.
+
+        The server numbers activities and timers.
+        """
+        self._seqs[number] = self._last_seq = self._last_seq + 1 if seq is None else seq
+        self._commands[self._last_seq] = command = {"seq": self._last_seq, **command}
+        self._add_output(kind, command)
 
     def _activity_scheduled(self, attributes: Any, _at: datetime, number: int) -> None:
-        seq = self._seqs[number] = int(attributes.activity_id)
         if attributes.activity_type.name == DELIVERY:
+            self._seqs[number] = int(attributes.activity_id)
             return
-        self._last_seq = seq
         facts = names.CALL in attributes.header.fields and self._payloads.decode(attributes.header.fields[names.CALL])
-        facts = facts if isinstance(facts, dict) else {}
         command: dict[str, Any] = {
-            "seq": seq,
             "activity": attributes.activity_type.name,
             "args": [*map(self._payloads.decode, attributes.input.payloads)],
         }
-        if facts.get("kwargs"):
+        if isinstance(facts, dict) and facts.get("kwargs"):
             command["kwargs"] = facts["kwargs"]
         if attributes.task_queue.name != self._queue:
             command["options"] = {"queue": queue_of(attributes.task_queue.name)}
-        self._commands[seq] = command
-        self._add_output("ActivityScheduled", command)
+        self._add_command("ActivityScheduled", number, command, seq=int(attributes.activity_id))
 
     def _activity_cancelled(self, attributes: Any, _at: datetime, _number: int) -> None:
         self._add_output("ActivityCancelled", {"seq": self._seqs[attributes.scheduled_event_id]})
 
     def _timer_started(self, attributes: Any, at: datetime, number: int) -> None:
-        seq = int(attributes.timer_id)
-        if seq >= names.REST_TIMERS:
-            return
-        self._seqs[number] = self._last_seq = seq
-        duration: timedelta = attributes.start_to_fire_timeout.ToTimedelta()
-        timer = {"seq": seq, "duration": duration.total_seconds(), "due": (at + duration).isoformat()}
-        self._add_output("TimerStarted", timer)
+        seq, duration = int(attributes.timer_id), attributes.start_to_fire_timeout.ToTimedelta()
+        if seq < names.REST_TIMERS:
+            timer = {"duration": duration.total_seconds(), "due": (at + duration).isoformat()}
+            self._add_command("TimerStarted", number, timer, seq=seq)
 
     def _timer_cancelled(self, attributes: Any, _at: datetime, _number: int) -> None:
         if attributes.started_event_id in self._seqs:
@@ -296,38 +282,26 @@ class _HistoryReader:
         if outcome.HasField("failure"):
             self._add_output("UpdateFailed", {**label, **read_failure(outcome.failure, self._payloads)})
         else:
-            values = [*map(self._payloads.decode, outcome.success.payloads)]
-            self._add_output("UpdateCompleted", {**label, "result": values[0] if values else None})
+            result = next(map(self._payloads.decode, outcome.success.payloads), None)
+            self._add_output("UpdateCompleted", {**label, "result": result})
 
     def _child_started(self, attributes: Any, _at: datetime, number: int) -> None:
-        values = [*map(self._payloads.decode, attributes.input.payloads)]
-        facts = values[1] if len(values) > 1 and isinstance(values[1], dict) else {}
-        seq = self._next_seq(number)
-        self._commands[seq] = child = {
-            "seq": seq,
+        args, facts = self._input(attributes)
+        child = {
             "workflow": attributes.workflow_type.name,
             "id": facts.get("id", attributes.workflow_id),
-            "args": values[0] if values else None,
+            "args": args,
             "version": facts.get("version"),
             "queue": queue_of(attributes.task_queue.name),
         }
-        self._add_output("ChildStarted", child)
+        self._add_command("ChildStarted", number, child)
 
     def _signal_sent(self, attributes: Any, _at: datetime, number: int) -> None:
-        seq = self._next_seq(number)
-        values = [*map(self._payloads.decode, attributes.input.payloads)]
-        self._commands[seq] = sent = {
-            "seq": seq,
-            "id": attributes.workflow_execution.workflow_id,
-            "name": attributes.signal_name,
-            "payload": values[0] if values else None,
-        }
-        self._add_output("ExternalSignalSent", sent)
+        sent = {"id": attributes.workflow_execution.workflow_id, "name": attributes.signal_name}
+        self._add_command("ExternalSignalSent", number, {**sent, "payload": self._input(attributes)[0]})
 
     def _cancel_sent(self, attributes: Any, _at: datetime, number: int) -> None:
-        seq = self._next_seq(number)
-        self._commands[seq] = sent = {"seq": seq, "id": attributes.workflow_execution.workflow_id}
-        self._add_output("ExternalCancelSent", sent)
+        self._add_command("ExternalCancelSent", number, {"id": attributes.workflow_execution.workflow_id})
 
     #: The method that reads an event of the server, by its type. Events of other types have no counterpart.
     readers: ClassVar[Mapping[str, Callable[[_HistoryReader, Any, datetime, int], None]]] = {
@@ -343,17 +317,9 @@ class _HistoryReader:
         "TIMER_CANCELED": _timer_cancelled,
         "ACTIVITY_TASK_SCHEDULED": _activity_scheduled,
         "ACTIVITY_TASK_CANCEL_REQUESTED": _activity_cancelled,
-        "ACTIVITY_TASK_COMPLETED": _activity_completed,
-        "ACTIVITY_TASK_FAILED": _activity_failed,
-        "ACTIVITY_TASK_TIMED_OUT": _activity_failed,
         "MARKER_RECORDED": _marker_recorded,
         "START_CHILD_WORKFLOW_EXECUTION_INITIATED": _child_started,
         "START_CHILD_WORKFLOW_EXECUTION_FAILED": _child_start_failed,
-        "CHILD_WORKFLOW_EXECUTION_COMPLETED": _child_completed,
-        "CHILD_WORKFLOW_EXECUTION_FAILED": _child_failed,
-        "CHILD_WORKFLOW_EXECUTION_CANCELED": _child_cancelled,
-        "CHILD_WORKFLOW_EXECUTION_TERMINATED": _child_terminated,
-        "CHILD_WORKFLOW_EXECUTION_TIMED_OUT": _child_timed_out,
         "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED": _signal_sent,
         "SIGNAL_EXTERNAL_WORKFLOW_EXECUTION_FAILED": _external_failed,
         "REQUEST_CANCEL_EXTERNAL_WORKFLOW_EXECUTION_INITIATED": _cancel_sent,

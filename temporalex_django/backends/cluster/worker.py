@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection
 from collections.abc import Set as AbstractSet
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -28,13 +28,13 @@ from temporalex_django.backends.cluster.attempts import (
     bind_process_call,
 )
 from temporalex_django.backends.cluster.client import CREDENTIALS_SECONDS, ClusterUnavailable, cluster_client
-from temporalex_django.backends.cluster.ids import cluster_id_of, identity_of, task_queue
+from temporalex_django.backends.cluster.ids import identity_of, task_queue
 from temporalex_django.backends.cluster.logs import hide_error_texts
 from temporalex_django.backends.cluster.mirror_writer import MirrorWriter
 from temporalex_django.backends.cluster.mirrored_run import MirroredPlugin
 from temporalex_django.backends.cluster.permits import Permits, slots_of
 from temporalex_django.backends.cluster.places import ActivitySlots, PoolExecutor, Threads
-from temporalex_django.conf import codec, get_settings
+from temporalex_django.conf import get_settings
 from temporalex_django.core.failures import error_line
 from temporalex_django.db.human_tasks import DatabaseJudge
 from temporalex_django.temporal.options import find_class
@@ -56,15 +56,7 @@ class ProjectPlugin(MirroredPlugin):
     """The plugin of workers of this project: with its codec, its permissions, its ids, its mirror and its attempts."""
 
     def __init__(self, observer: MirrorWriter, *, executor: Executor, permits: Permits | None = None) -> None:
-        super().__init__(
-            observer,
-            codec=codec(),
-            judge=partial(_is_permitted, observer),
-            queue_name=task_queue,
-            workflow_id=cluster_id_of,
-            unexpected_error=get_settings().UNEXPECTED_ERROR,
-            executor=executor,
-        )
+        super().__init__(observer, judge=partial(_is_permitted, observer), executor=executor)
         self.activities = [ProjectActivities(self.options, executor, permits).definition()]
 
 
@@ -79,7 +71,8 @@ def project_plugin(*, executor: Executor | None = None) -> TemporalexPlugin:
     writer = MirrorWriter(get_settings().DATABASE)
     threads = executor or ThreadPoolExecutor(thread_name_prefix="temporalex-activity")
     plugin = ProjectPlugin(writer, executor=threads)
-    plugin.run_context = writer.closing
+    run_context: Any = partial(aclosing, writer)
+    plugin.run_context = run_context
     return plugin
 
 

@@ -57,9 +57,9 @@ def test_rows_are_written_with_those_of_the_next_activation(
     seen: list[ObservedRun] = []
     write = mirror.write
 
-    def keep(observed: ObservedRun, **options: Any) -> None:
-        seen.append(observed)
-        write(observed, **options)
+    def keep(*runs: ObservedRun, **options: Any) -> Any:
+        seen.extend(runs)
+        return write(*runs, **options)
 
     monkeypatch.setattr(mirror, "write", keep)
     for number in (2, 3):
@@ -86,7 +86,7 @@ def test_a_failure_of_the_task_behind_such_rows_stays_marked(
 ) -> None:
     monkeypatch.setattr(mirror_writer, "_SOON", LONG)
     writer.observe_soon(run.see(2, at=1))
-    writer.note_failure(mirror.FailedTask(cluster_id="g:combined", run_id=run.run_id, error=ValueError("why")))
+    writer.note_failure(run.run_id, ValueError("why"))
     wait_for(lambda: run.row().blocked)
     assert activations() == 2
 
@@ -97,10 +97,10 @@ def test_runs_wait_for_a_database_that_takes_no_rows(
     monkeypatch.setattr(mirror_writer, "_SOON", 0.01)
     write, is_away = mirror.write, [True]
 
-    def refuse(observed: ObservedRun, **options: Any) -> None:
+    def refuse(*runs: ObservedRun, **options: Any) -> Any:
         if is_away[0]:
             raise OperationalError("away")
-        write(observed, **options)
+        return write(*runs, **options)
 
     monkeypatch.setattr(mirror, "write", refuse)
     writer.observe_soon(run.see(2, at=1))
@@ -129,19 +129,19 @@ def test_runs_of_a_lost_worker_are_compared_once(run: Observations, monkeypatch:
     row.mirrored_at -= timedelta(minutes=1)
     row.save()
 
-    def rebuild(executions: Any) -> list[ObservedRun]:
-        asked.append([execution.run_id for execution in executions])
-        return [run.see(2, at=1)]
+    def rebuild(infos: Any) -> list[ObservedRun]:
+        asked.append([info.execution.run_id for info in infos])
+        return [run.see(2, at=1)] if infos else []
 
     monkeypatch.setattr(reconcile, "_rebuild", rebuild)
     notes: dict[str, Any] = {}
-    reconcile._look_at_lost(notes, storage)
+    reconcile.Comparison(storage).look_at_lost(notes)
     assert (asked, activations_of(run)) == ([], 1)
     now = storage.now()
     fields = {"name": "w", "kind": "worker", "queues": [], "held_activities": [], "released_by": "other"}
     lost = LostWorker.objects.create(epoch=7, started_at=now, beat_at=now, lost_at=storage.now(), **fields)
     for _ in range(2):
-        reconcile._look_at_lost(notes, storage)
+        reconcile.Comparison(storage).look_at_lost(notes)
         assert (asked, activations_of(run), notes) == ([[run.run_id]], 2, {"lost": [lost.pk]})
 
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import WorkflowExecutionStatus
 from temporalio.api.workflow.v1 import WorkflowExecutionInfo
 from temporalio.api.workflowservice import v1 as service
@@ -17,7 +18,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from temporalex_django.backends.cluster import mirror, reconcile
 from temporalex_django.backends.cluster.mirrored_run import ObservedRun
-from temporalex_django.backends.cluster.rebuild import Execution
+from temporalex_django.backends.cluster.rebuild import ReplayedRun
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine import policy
 from temporalex_django.models import Instance, Lease
@@ -72,11 +73,11 @@ class AnsweringCluster:
         answer.workflow_execution_info.status = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
         return answer
 
-    async def rebuild(self, sdk: Any, executions: Sequence[Execution]) -> list[ObservedRun]:
+    async def replay(self, sdk: Any, executions: Sequence[WorkflowExecution]) -> dict[str, ReplayedRun]:
         del sdk
         if any(execution.run_id in self.broken for execution in executions):
             raise RPCError("the history is too large", RPCStatusCode.RESOURCE_EXHAUSTED, b"")
-        return [self.runs[execution.run_id] for execution in executions]
+        return {execution.run_id: ReplayedRun(state=self.runs[execution.run_id]) for execution in executions}
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def there(monkeypatch: pytest.MonkeyPatch, settings: Any) -> AnsweringCluster:
     settings.TEMPORALEX = {**settings.TEMPORALEX, "BACKEND": "temporal", "CLUSTER": {"PREFIX": "t:"}}
     made = AnsweringCluster()
     monkeypatch.setattr(reconcile, "_call", made.call)
-    monkeypatch.setattr(reconcile, "rebuild", made.rebuild)
+    monkeypatch.setattr(reconcile, "replay", made.replay)
     return made
 
 
@@ -122,10 +123,10 @@ def test_a_run_that_cannot_be_written_keeps_no_other_one_waiting(
 ) -> None:
     write = mirror.write
 
-    def refuse(run: ObservedRun, **options: Any) -> None:
+    def refuse(run: ObservedRun, **options: Any) -> Any:
         if run.info.id == "bad":
             raise ValueError("a secret payload")
-        write(run, **options)
+        return write(run, **options)
 
     monkeypatch.setattr(mirror, "write", refuse)
     for name in ("one", "bad", "two"):
@@ -205,5 +206,5 @@ def test_a_rebuilt_open_run_is_kept_whatever_its_class_keeps(
     there.add(run, closed_at=storage.now() - timedelta(days=1))
     there.pages[0][0].status = WorkflowExecutionStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
     there.runs[run.run_id] = replace(there.runs[run.run_id], closing=None)
-    reconcile.repair(there.pages[0], storage=storage)
+    reconcile.Comparison(storage).repair(there.pages[0])
     assert ids() == {"open"}

@@ -102,9 +102,9 @@ def observed(monkeypatch: pytest.MonkeyPatch) -> list[ObservedRun]:
     seen: list[ObservedRun] = []
     write = mirror.write
 
-    def note(run: ObservedRun, **options: Any) -> None:
-        seen.append(run)
-        write(run, **options)
+    def note(*runs: ObservedRun, **options: Any) -> Any:
+        seen.extend(runs)
+        return write(*runs, **options)
 
     monkeypatch.setattr(mirror, "write", note)
     return seen
@@ -191,10 +191,10 @@ def test_one_run_that_cannot_be_written_keeps_no_other_one_waiting(
     bad = MirroredParks.start(None, id=new_id())
     write, fails = mirror.write, [True]
 
-    def refuse(run: ObservedRun, **options: Any) -> None:
-        if run.info.id == bad.id and fails[0]:
+    def refuse(*runs: ObservedRun, **options: Any) -> Any:
+        if fails[0] and any(run.info.id == bad.id for run in runs):
             raise ValueError("this row cannot be written")
-        write(run, **options)
+        return write(*runs, **options)
 
     monkeypatch.setattr(mirror, "write", refuse)
     others = [MirroredParks.start(None, id=new_id()) for _ in range(5)]
@@ -209,10 +209,10 @@ def test_one_run_that_cannot_be_written_keeps_no_other_one_waiting(
 def test_a_database_that_is_away_fails_no_run(start_worker: WorkerMaker, monkeypatch: pytest.MonkeyPatch) -> None:
     write, is_away = mirror.write, threading.Event()
 
-    def away(run: ObservedRun, **options: Any) -> None:
+    def away(*runs: ObservedRun, **options: Any) -> Any:
         if is_away.is_set():
             raise DatabaseError("the connection was refused")
-        write(run, **options)
+        return write(*runs, **options)
 
     monkeypatch.setattr(mirror, "write", away)
     with start_worker():

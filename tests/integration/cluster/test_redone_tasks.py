@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from temporalex_django import ContinueAsNew, Ok, Workflow, api
+from temporalex_django import ContinueAsNew, Ok, Workflow, api, signals
 from temporalex_django.backends.cluster import mirror
 from temporalex_django.backends.cluster.client import cluster_client
 from temporalex_django.backends.cluster.mirrored_run import ObservedRun
@@ -108,12 +108,13 @@ def test_a_signal_during_the_task_that_continues_a_run_reaches_its_next_run(
     """The server refuses the completion, and has the task done again with the signal."""
     write, tries = mirror.write, list[ObservedRun]()
 
-    def write_and_signal(run: ObservedRun, **options: Any) -> None:
-        write(run, **options)
+    def write_and_signal(run: ObservedRun, **options: Any) -> Any:
+        errors = write(run, **options)
         if run.closing is not None and run.closing.kind == CONTINUE:
             tries.append(run)
             if len(tries) == 1:
-                cluster_client().call(lambda sdk: sdk.get_workflow_handle(run.cluster_id).signal("go"))
+                cluster_client().call(lambda sdk: sdk.get_workflow_handle(run.execution.workflow_id).signal("go"))
+        return errors
 
     monkeypatch.setattr(mirror, "write", write_and_signal)
     handle = RefusedSteps.start(1, id=f"redone-{uuid.uuid4().hex[:8]}")
@@ -124,6 +125,22 @@ def test_a_signal_during_the_task_that_continues_a_run_reaches_its_next_run(
     assert (first.status, second.status) == ("continued_as_new", "completed")
     carried = [(run.next_facts or {}).get("carried") for run in tries]
     assert carried[0] != carried[1] == storage.run_records([second.pk])[second.pk].carried_messages
+
+
+def test_the_activation_that_continues_a_run_sends_its_signals(storage: DjangoStorage) -> None:
+    states: list[Any] = []
+
+    def receive(state: Any, **_: Any) -> None:
+        states.append(state)
+
+    run = Observations()
+    run.write(storage, 1, at=0)
+    signals.state_published.connect(receive)
+    try:
+        run.write(storage, 2, at=1, closing=CONTINUE, args="second", published="last")
+    finally:
+        signals.state_published.disconnect(receive)
+    assert states == ["last"]
 
 
 # -- an end that the server has refused -------------------------------------------------------------------------------
@@ -193,6 +210,16 @@ def test_a_reset_on_the_server_takes_the_id_back(storage: DjangoStorage) -> None
     after_reset.write(storage, 1, at=2)
     chain = Chain.objects.get()
     assert (chain.run_id, chain.closed, chain.open_key) == (after_reset.row().pk, False, KEY)
+
+
+def test_a_reset_on_the_server_ends_the_pause_of_the_chain(storage: DjangoStorage) -> None:
+    run = Observations()
+    run.write(storage, 1, at=0)
+    chain = Chain.objects.get()
+    assert mirror.copy_pause(chain.pk, run.row().pk, is_paused=True, storage=storage)
+    after_reset = Observations(facts=run.facts, first=run.run_id)
+    after_reset.write(storage, 1, at=2)
+    assert (Chain.objects.get().paused, run.row().paused, after_reset.row().paused) == (False, None, None)
 
 
 def test_a_locked_chain_is_not_closed_in_silence(storage: DjangoStorage, monkeypatch: pytest.MonkeyPatch) -> None:

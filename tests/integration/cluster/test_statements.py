@@ -181,12 +181,7 @@ def test_a_batch_of_runs_takes_as_many_statements_as_one(
     Chain.objects.update(activations=0, closed=False)
 
     def write(runs: list[mirror.ObservedRun]) -> None:
-        with transaction.atomic():
-            batch = mirror.Batch(DjangoStorage(), announce=lambda report: None)
-            batch.read(runs)
-            for run in runs:
-                mirror.write(run, storage=batch.storage, batch=batch)
-            batch.store()
+        mirror.write(*runs, storage=DjangoStorage(), wait=0.0, announce=lambda report: None)
 
     _, of_one = counted(lambda: write(begun[:1]))
     _, of_others = counted(lambda: write(begun[1:]))

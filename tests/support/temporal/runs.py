@@ -23,7 +23,6 @@ from temporalex_django.errors import NondeterminismError
 from temporalex_django.temporal.names import REST_TIMERS
 from temporalex_django.temporal.plugin import TemporalexPlugin
 from temporalex_django.temporal.run import TemporalRun
-from temporalex_django.temporal.runner import TemporalRunner
 from temporalex_django.temporal.start_facts import StartFacts
 
 _NONDETERMINISM = RemoveFromCache.EvictionReason.NONDETERMINISM
@@ -162,15 +161,6 @@ class VirtualRun(TemporalRun):
         )
 
 
-class VirtualRunner(TemporalRunner):
-    report: Callable[[RunReport], None]
-    class_of: Callable[[str, str, int | None], Any]
-    dies: Callable[[], bool] | None
-
-    def new_run(self, det: Any) -> TemporalRun:
-        return VirtualRun(self.options, det.info, self.report, self.class_of, self.dies)
-
-
 class VirtualPlugin(TemporalexPlugin):
     """The plugin of the host. ``report`` takes each activation, and ``started`` each activity: run id and number.
 
@@ -198,7 +188,5 @@ class VirtualPlugin(TemporalexPlugin):
 
         self.activities = [any_activity]
 
-    def _make_runner(self, other: Any) -> Any:
-        runner = VirtualRunner(self.options, other)
-        runner.report, runner.class_of, runner.dies = self._report, self._class_of, self._dies
-        return runner
+    def new_run(self, info: Any) -> TemporalRun:
+        return VirtualRun(self.options, info, self._report, self._class_of, self._dies)

@@ -136,7 +136,7 @@ def test_a_run_near_the_limit_of_its_history_is_named(small_server: None, monkey
 
     assert named() == []
     monkeypatch.setattr(health, "MOST_EVENTS", 20)
-    [text] = named()
+    [text] = wait_for(named)  # the row follows the updates within half a second
     assert text.startswith(f"The history of LongRun {run.id} has reached ")
     monkeypatch.setattr(health, "MOST_EVENTS", 51_200)
     monkeypatch.setattr(health, "MOST_BYTES", 2_000)
@@ -158,7 +158,8 @@ def test_a_run_near_the_limit_of_its_messages_is_named(small_server: None, monke
 
     assert named() == []
     monkeypatch.setattr(health, "MOST_UPDATES", 5)
-    assert named() == [f"LongRun {run.id} has received 80 % of the updates that the Temporal cluster accepts."]
+    [text] = wait_for(named)
+    assert text == f"LongRun {run.id} has received 80 % of the updates that the Temporal cluster accepts."
     monkeypatch.setattr(health, "MOST_SIGNALS", 4)
     monkeypatch.setattr(health, "MOST_UPDATES", 6)
     assert named() == [f"LongRun {run.id} has received 100 % of the signals that the Temporal cluster accepts."]

@@ -118,7 +118,7 @@ def test_a_dead_letter_is_read_and_dropped(shop: str, page: Any) -> None:
     address = find_on_cluster(Instance.objects.get().chain_id, storage=host().storage())
     # Somebody terminates it on the server, which no worker sees.
     kind = service.TerminateWorkflowExecutionRequest
-    client.ask(calls.make_request(client, kind, address, reason="by hand"))
+    client.ask(calls.make_request(kind, address, reason="by hand"))
     with transaction.atomic():
         cart.signal("checkout")
     run_until_idle()

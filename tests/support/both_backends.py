@@ -236,11 +236,8 @@ async def _is_busy(sdk: Any, client: Any, cluster_id: str, runs: dict[str, Any])
 
 async def _terminate(sdk: Any, client: Any, cluster_id: str, runs: dict[str, Any]) -> bool:
     try:
-        await sdk.workflow_service.terminate_workflow_execution(
-            calls.make_request(
-                client, service.TerminateWorkflowExecutionRequest, _run(cluster_id), reason="the test has ended"
-            )
-        )
+        request = calls.make_request(service.TerminateWorkflowExecutionRequest, _run(cluster_id), reason="it has ended")
+        await clients.send(sdk, request)
     except RPCError:
         return False
     return True

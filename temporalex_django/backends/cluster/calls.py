@@ -36,18 +36,14 @@ def execution(run: ClusterRun, *, run_id: str | None = None) -> WorkflowExecutio
     return WorkflowExecution(workflow_id=run.cluster_id, run_id=run_id or "")
 
 
-def make_request(
-    client: ClusterClient, kind: type[R], run: ClusterRun, *, run_id: str | None = None, **fields: Any
-) -> R:
+def make_request(kind: type[R], run: ClusterRun, *, run_id: str | None = None, **fields: Any) -> R:
     """Return a request of the class ``kind`` about a run: ``fields``, and what the class has of the common fields.
 
-    The common fields are the namespace, the identity of this process, the address of the run, and the first run of its
-    chain. ``run_id`` selects the run by its id on the cluster; None means the newest run with its cluster id.
+    The common fields are the address of the run, and the first run of its chain. ``run_id`` selects the run by its id
+    on the cluster; None means the newest run with its cluster id.
     """
     address = execution(run, run_id=run_id)
     common = {
-        "namespace": client.namespace,
-        "identity": client.identity,
         "execution": address,
         "workflow_execution": address,
         "workflow_id": address.workflow_id,
@@ -81,7 +77,6 @@ def start_request(
 ) -> service.StartWorkflowExecutionRequest:
     """Return the request that starts a run. It takes effect once: ``row_id`` is its id for the server."""
     request = make_request(
-        client,
         service.StartWorkflowExecutionRequest,
         run,
         workflow_type=WorkflowType(name=run.workflow),
@@ -115,7 +110,6 @@ def signal_request(
     """
     ids = {own_names.CHAIN: run.first_run_id, names.MESSAGE_ID: message["id"]}
     return make_request(
-        client,
         service.SignalWorkflowExecutionRequest,
         run,
         signal_name=name,
@@ -136,4 +130,4 @@ def update_request(
         meta=Meta(update_id=message["id"], identity=client.identity),
         input=Input(name=name, args=payloads_of(client, message["payload"]), header=_header(client, message)),
     )
-    return make_request(client, service.UpdateWorkflowExecutionRequest, run, wait_policy=WAIT_POLICY, request=update)
+    return make_request(service.UpdateWorkflowExecutionRequest, run, wait_policy=WAIT_POLICY, request=update)

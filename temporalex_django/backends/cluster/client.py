@@ -173,8 +173,11 @@ class ClusterClient:
 async def send(sdk: Client, request: Message, **options: Any) -> Any:
     """Send a request of the protocol and return the answer. The method has the name of its class, as in the protocol.
 
-    ``options`` are those of the SDK's method.
+    The request gets the namespace and the identity of the client. ``options`` are those of the SDK's method.
     """
+    for field in ("namespace", "identity"):
+        if field in request.DESCRIPTOR.fields_by_name:
+            setattr(request, field, getattr(sdk, field))
     name = type(request).__name__.removesuffix("Request")
     method = getattr(sdk.workflow_service, re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower())
     return await method(request, **options)

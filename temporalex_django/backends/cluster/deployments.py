@@ -18,7 +18,7 @@ from temporalio.worker import WorkerDeploymentConfig
 
 from temporalex_django.authoring.workflow import concrete_classes
 from temporalex_django.backends.cluster.answers import report_unavailable
-from temporalex_django.backends.cluster.client import cluster_client
+from temporalex_django.backends.cluster.client import cluster_client, send
 from temporalex_django.conf import get_settings
 from temporalex_django.errors import ActionNotPossible
 from temporalex_django.present.project_view import BuildView
@@ -62,9 +62,8 @@ async def read_build(sdk: Client) -> BuildView | None:
         return None
     view = BuildView(deployment=version.deployment_name, build=version.build_id)
     try:
-        answer = await sdk.workflow_service.describe_worker_deployment(
-            service.DescribeWorkerDeploymentRequest(namespace=sdk.namespace, deployment_name=version.deployment_name)
-        )
+        request = service.DescribeWorkerDeploymentRequest(deployment_name=version.deployment_name)
+        answer = await send(sdk, request)
         code = await _read_code(sdk, version)
     except RPCError as exc:
         if exc.status is not RPCStatusCode.NOT_FOUND:
@@ -80,9 +79,8 @@ def _address(version: WorkerDeploymentVersion) -> BuildAddress:
 
 async def _read_code(sdk: Client, version: WorkerDeploymentVersion) -> str | None:
     """Return the digest of the code with which the first worker of a build began, or None."""
-    answer = await sdk.workflow_service.describe_worker_deployment_version(
-        service.DescribeWorkerDeploymentVersionRequest(namespace=sdk.namespace, deployment_version=_address(version))
-    )
+    request = service.DescribeWorkerDeploymentVersionRequest(deployment_version=_address(version))
+    answer = await send(sdk, request)
     entry = answer.worker_deployment_version_info.metadata.entries.get(_CODE)
     return None if entry is None else str(cluster_client().payloads.decode(entry))
 
@@ -109,14 +107,9 @@ async def note_code(sdk: Client) -> BuildView | None:
 
 
 async def _store_code(sdk: Client, version: WorkerDeploymentVersion) -> None:
-    await sdk.workflow_service.update_worker_deployment_version_metadata(
-        service.UpdateWorkerDeploymentVersionMetadataRequest(
-            namespace=sdk.namespace,
-            deployment_version=_address(version),
-            upsert_entries={_CODE: cluster_client().payloads.encode(code_digest())},
-            identity=cluster_client().identity,
-        )
-    )
+    entries = {_CODE: cluster_client().payloads.encode(code_digest())}
+    kind = service.UpdateWorkerDeploymentVersionMetadataRequest
+    await send(sdk, kind(deployment_version=_address(version), upsert_entries=entries))
 
 
 def make_current() -> BuildView:
@@ -137,14 +130,6 @@ def make_current() -> BuildView:
             raise ActionNotPossible(f"no worker has polled with {label}: start workers with it first")
         if view.is_reused:
             raise ActionNotPossible(f"{label} was deployed before with other code: give each deploy its own BUILD_ID")
-        client.call(
-            lambda sdk: sdk.workflow_service.set_worker_deployment_current_version(
-                service.SetWorkerDeploymentCurrentVersionRequest(
-                    namespace=sdk.namespace,
-                    deployment_name=version.deployment_name,
-                    build_id=version.build_id,
-                    identity=client.identity,
-                )
-            )
-        )
+        kind = service.SetWorkerDeploymentCurrentVersionRequest
+        client.ask(kind(deployment_name=version.deployment_name, build_id=version.build_id))
     return view

@@ -56,14 +56,10 @@ def block_of(run: ClusterRun) -> BlockMark | None:
     task = describe_run(run, label=label, timeout=LOOK_SECONDS).pending_workflow_task
     if task.attempt < 2:
         return None
-    client = cluster_client()
-    request = service.GetWorkflowExecutionHistoryReverseRequest(
-        namespace=client.namespace, execution=calls.execution(run, run_id=run.run_id), maximum_page_size=_MAX_EVENTS
-    )
+    client, kind = cluster_client(), service.GetWorkflowExecutionHistoryReverseRequest
+    request = calls.make_request(kind, run, run_id=run.run_id, maximum_page_size=_MAX_EVENTS)
     with report_unavailable(label, reads=True):
-        answer = client.call(
-            lambda sdk: sdk.workflow_service.get_workflow_execution_history_reverse(request), timeout=LOOK_SECONDS
-        )
+        answer = client.ask(request, timeout=LOOK_SECONDS)
     for event in answer.history.events:
         if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED:
             return None
@@ -74,17 +70,13 @@ def block_of(run: ClusterRun) -> BlockMark | None:
 
 def has_task(cluster_id: str, run_id: str) -> bool:
     """Return False if the server has no workflow task of a run that could fail. Returns True if it does not answer."""
-    client = cluster_client()
     request = service.DescribeWorkflowExecutionRequest(
-        namespace=client.namespace, execution=WorkflowExecution(workflow_id=cluster_id, run_id=run_id)
+        execution=WorkflowExecution(workflow_id=cluster_id, run_id=run_id)
     )
     try:
-        described = client.call(
-            lambda sdk: sdk.workflow_service.describe_workflow_execution(request), timeout=_TASK_SECONDS
-        )
+        return bool(cluster_client().ask(request, timeout=_TASK_SECONDS).HasField("pending_workflow_task"))
     except (ClusterUnavailable, RPCError):
         return True
-    return described.HasField("pending_workflow_task")
 
 
 def places_of(error: BaseException) -> str:

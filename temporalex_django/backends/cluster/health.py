@@ -16,7 +16,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from temporalex_django.backends.cluster import deployments, names
-from temporalex_django.backends.cluster.client import ClusterUnavailable, cluster_client
+from temporalex_django.backends.cluster.client import ClusterUnavailable, cluster_client, send
 from temporalex_django.backends.cluster.ids import prefix
 from temporalex_django.backends.cluster.queues import (
     OF_RUNS,
@@ -85,8 +85,8 @@ def read_cluster(storage: DjangoStorage) -> ClusterView:
 
 
 async def _read_version(sdk: Client) -> str:
-    answer = await sdk.workflow_service.get_system_info(service.GetSystemInfoRequest())
-    return answer.server_version
+    version: str = (await send(sdk, service.GetSystemInfoRequest())).server_version
+    return version
 
 
 def is_old(version: str) -> bool:
@@ -103,9 +103,8 @@ def _misplaced_id(rows: QuerySet[Instance]) -> str:
 
 async def _full_histories(sdk: Client, runs: Sequence[Instance]) -> list[FullHistory]:
     """Return those of these runs whose histories have used most of what the server allows."""
-    describe, request = sdk.workflow_service.describe_workflow_execution, service.DescribeWorkflowExecutionRequest
-    requests = [request(namespace=sdk.namespace, execution=address_of(run)) for run in runs]
-    answers = await asyncio.gather(*map(describe, requests), return_exceptions=True)
+    requests = [service.DescribeWorkflowExecutionRequest(execution=address_of(run)) for run in runs]
+    answers = await asyncio.gather(*(send(sdk, request) for request in requests), return_exceptions=True)
     full = []
     for run, answer in zip(runs, answers, strict=True):
         if isinstance(answer, BaseException):  # such as a run that has been deleted there
@@ -148,11 +147,9 @@ async def _full_inboxes(sdk: Client, runs: Sequence[Instance]) -> list[FullHisto
 
 
 async def _ask_counts(sdk: Client, run: Instance) -> dict[str, int]:
-    client = cluster_client()
-    query = WorkflowQuery(query_type=names.COUNTS)
-    request = service.QueryWorkflowRequest(namespace=sdk.namespace, execution=address_of(run), query=query)
-    answer = await sdk.workflow_service.query_workflow(request, timeout=timedelta(seconds=_CALL_SECONDS / 2))
-    counts: dict[str, int] = client.payloads.decode(answer.query_result.payloads[0])
+    request = service.QueryWorkflowRequest(execution=address_of(run), query=WorkflowQuery(query_type=names.COUNTS))
+    answer = await send(sdk, request, timeout=timedelta(seconds=_CALL_SECONDS / 2))
+    counts: dict[str, int] = cluster_client().payloads.decode(answer.query_result.payloads[0])
     return counts
 
 

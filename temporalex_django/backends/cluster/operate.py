@@ -170,7 +170,7 @@ def _prepare_pause(call: OperatorCall, run: ClusterRun) -> tuple[Message, Detail
         _refuse(call, OPERATIONS["pause"].late)
     kind: Any = service.PauseWorkflowExecutionRequest if is_pause else service.UnpauseWorkflowExecutionRequest
     options = {"run_id": run.run_id, "reason": call.reason, "request_id": call.once_id}
-    return calls.make_request(cluster_client(), kind, run, **options), {}
+    return calls.make_request(kind, run, **options), {}
 
 
 def _judge_pause(call: OperatorCall, error: RPCError) -> None:
@@ -235,7 +235,7 @@ def _prepare_retry(call: OperatorCall, run: ClusterRun) -> tuple[Message, Detail
     if info.attempt <= 1 and not info.HasField("last_failure"):
         _refuse(call, _("it has not been attempted yet"))
     options = {"run_id": run.run_id, "id": str(call.seq)}
-    request = calls.make_request(cluster_client(), service.ResetActivityRequest, run, **options)
+    request = calls.make_request(service.ResetActivityRequest, run, **options)
     return request, {"seq": call.seq, "activity": info.activity_type.name}
 
 
@@ -280,7 +280,6 @@ def _end_activity(
     client = cluster_client()
     encoded = {name: json.dumps(value).encode() for name, value in {**metadata, **_sender_of(call)}.items()}
     request = calls.make_request(
-        client,
         service.RespondActivityTaskCompletedByIdRequest,
         run,
         run_id=run.run_id,
@@ -307,7 +306,6 @@ def _prepare_reset(call: OperatorCall, run: ClusterRun) -> tuple[Message, Detail
     _require_readable(call)
     state, tasks = reads.state_of(run), reads.ask(run, own_names.TASKS)
     request = calls.make_request(
-        cluster_client(),
         service.ResetWorkflowExecutionRequest,
         run,
         run_id=run.run_id,
@@ -344,10 +342,10 @@ async def _find_reset(sdk: Client, request: service.ResetWorkflowExecutionReques
     The server does not recognize a reset by its request id. It shows the reason, which contains the id, in the history
     of the new run.
     """
-    base, namespace = request.workflow_execution, request.namespace
-    described = await send(sdk, service.DescribeWorkflowExecutionRequest(namespace=namespace, execution=base))
+    base = request.workflow_execution
+    described = await send(sdk, service.DescribeWorkflowExecutionRequest(execution=base))
     new_run_id: str = described.workflow_extended_info.reset_run_id
-    page = service.GetWorkflowExecutionHistoryRequest(namespace=namespace, execution=base)
+    page = service.GetWorkflowExecutionHistoryRequest(execution=base)
     page.execution.run_id = new_run_id
     while new_run_id:
         answer = await send(sdk, page)

@@ -232,8 +232,8 @@ class StartKind(ClusterKind):
         The server forgets the id of a request once another run had the id of the run, so it is looked up by its memo.
         """
         # Not the iterator of the SDK, which raises for a paused run.
-        condition, namespace = f"WorkflowId = {quoted(prepared.run.cluster_id)}", prepared.client.namespace
-        request = service.ListWorkflowExecutionsRequest(namespace=namespace, query=condition, page_size=_LATEST_RUNS)
+        condition = f"WorkflowId = {quoted(prepared.run.cluster_id)}"
+        request = service.ListWorkflowExecutionsRequest(query=condition, page_size=_LATEST_RUNS)
         for info in (await send(sdk, request)).executions:
             if _starter_of(info, prepared) == str(prepared.row.chain_id):
                 return str(info.first_run_id or info.execution.run_id)
@@ -246,7 +246,7 @@ class StartKind(ClusterKind):
         Raises ``DeliveryRefused`` for a run that somebody else has started.
         """
         run = prepared.run
-        request = calls.make_request(prepared.client, service.DescribeWorkflowExecutionRequest, run)
+        request = calls.make_request(service.DescribeWorkflowExecutionRequest, run)
         info = (await send(sdk, request)).workflow_execution_info
         starter = _starter_of(info, prepared)
         if starter == str(prepared.row.chain_id):
@@ -335,7 +335,6 @@ class CancelKind(ClusterKind):
 
     async def request(self, sdk: Client, prepared: Prepared) -> None:
         request = calls.make_request(
-            prepared.client,
             service.RequestCancelWorkflowExecutionRequest,
             prepared.run,
             reason=prepared.row.body["reason"],
@@ -350,7 +349,7 @@ class TerminateKind(ClusterKind):
     async def request(self, sdk: Client, prepared: Prepared) -> None:
         kind, reason = service.TerminateWorkflowExecutionRequest, prepared.row.body["reason"]
         with _ignore_gone():
-            await send(sdk, calls.make_request(prepared.client, kind, prepared.run, reason=reason))
+            await send(sdk, calls.make_request(kind, prepared.run, reason=reason))
 
 
 @contextmanager
@@ -407,7 +406,7 @@ class DeleteKind(ClusterKind):
         kind = service.DeleteWorkflowExecutionRequest
         for run_id in prepared.row.body["runs"]:
             with _ignore_gone():
-                await send(sdk, calls.make_request(prepared.client, kind, prepared.run, run_id=run_id))
+                await send(sdk, calls.make_request(kind, prepared.run, run_id=run_id))
 
 
 KINDS: Final[dict[str, ClusterKind]] = {

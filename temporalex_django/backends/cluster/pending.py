@@ -39,10 +39,9 @@ def describe_run(
     ``timeout`` is in seconds. Raises ``UpdateTimeout`` if the cluster does not answer, ``HistoryGone`` if it no longer
     has the run, and ``ActionNotPossible`` if it refuses.
     """
-    client = cluster_client()
-    request = calls.make_request(client, service.DescribeWorkflowExecutionRequest, run, run_id=run.run_id)
+    request = calls.make_request(service.DescribeWorkflowExecutionRequest, run, run_id=run.run_id)
     with report_unavailable(label, reads=True):
-        answer: service.DescribeWorkflowExecutionResponse = client.ask(request, timeout=timeout)
+        answer: service.DescribeWorkflowExecutionResponse = cluster_client().ask(request, timeout=timeout)
     return answer
 
 

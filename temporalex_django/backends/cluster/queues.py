@@ -14,7 +14,7 @@ from temporalio.api.workflowservice import v1 as service
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from temporalex_django.backends.cluster.client import ClusterUnavailable, cluster_client
+from temporalex_django.backends.cluster.client import ClusterUnavailable, cluster_client, send
 from temporalex_django.backends.cluster.ids import identity_of, task_queue
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.models import Worker
@@ -98,7 +98,6 @@ async def describe_queues(sdk: Client, names: Sequence[str], *types: Any) -> lis
     """Return the answers about tasks of these types in each queue."""
     requests = [
         service.DescribeTaskQueueRequest(
-            namespace=sdk.namespace,
             task_queue=TaskQueue(name=task_queue(name)),
             task_queue_type=task_type,
             report_stats=True,
@@ -106,4 +105,4 @@ async def describe_queues(sdk: Client, names: Sequence[str], *types: Any) -> lis
         for name in names
         for task_type in types
     ]
-    return [*await asyncio.gather(*map(sdk.workflow_service.describe_task_queue, requests))]
+    return [*await asyncio.gather(*(send(sdk, request) for request in requests))]

@@ -105,7 +105,6 @@ def ask(run: ClusterRun, name: str, args: Any = None, *, timeout: float = QUERY_
     arguments = () if args is None else (args,)
     query = WorkflowQuery(query_type=name, query_args=calls.payloads_of(client, *arguments))
     request = calls.make_request(
-        client,
         service.QueryWorkflowRequest,
         run,
         run_id=run.run_id,
@@ -277,7 +276,6 @@ async def read_end(
     """
     client = cluster_client()
     request = service.GetWorkflowExecutionHistoryRequest(
-        namespace=client.namespace,
         execution=WorkflowExecution(workflow_id=cluster_id, run_id=run_id),
         wait_new_event=waits,
         history_event_filter_type=HistoryEventFilterType.HISTORY_EVENT_FILTER_TYPE_CLOSE_EVENT,

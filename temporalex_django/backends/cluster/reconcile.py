@@ -30,7 +30,7 @@ from temporalio.service import RPCError
 from temporalex_django.authoring import workflow as workflows
 from temporalex_django.backends.cluster import mirror, reads
 from temporalex_django.backends.cluster.answers import is_gone, is_transient
-from temporalex_django.backends.cluster.client import DESTINATION, ClusterUnavailable, cluster_client
+from temporalex_django.backends.cluster.client import DESTINATION, ClusterUnavailable, cluster_client, send
 from temporalex_django.backends.cluster.ids import prefix, quoted, task_queue
 from temporalex_django.backends.cluster.mirrored_run import COMBINED_AFTER, ObservedRun
 from temporalex_django.backends.cluster.rebuild import ReplayedRun, replay
@@ -191,7 +191,7 @@ class Comparison:
             _try(row.cluster_id or "", partial(self._compare_open_row, row))
 
     def _compare_open_row(self, row: Instance) -> None:
-        info = _call(partial(_describe, execution=address_of(row)))
+        info = _describe(address_of(row))
         if info is None:
             self.closed += self._close_row(row, "terminated", {"reason": reads.GONE})
         elif info.status not in _OPEN:
@@ -337,27 +337,21 @@ def _pages(
 
     The list has the runs for which the condition holds (empty: all), in no order. The first page is that of ``token``.
     """
-
-    async def read_page(sdk: Client) -> service.ListWorkflowExecutionsResponse:
-        # Not the iterator of the SDK, which raises for a paused run.
-        request = service.ListWorkflowExecutionsRequest(
-            namespace=sdk.namespace, query=condition, page_size=size, next_page_token=token
-        )
-        return await sdk.workflow_service.list_workflow_executions(request, retry=True)
-
     while True:
-        answer = _call(read_page)
+        # Not the iterator of the SDK, which raises for a paused run.
+        request = service.ListWorkflowExecutionsRequest(query=condition, page_size=size, next_page_token=token)
+        answer = _call(partial(send, request=request, retry=True))
         token = answer.next_page_token
         yield answer.executions, token
         if not token:
             return
 
 
-async def _describe(sdk: Client, *, execution: WorkflowExecution) -> WorkflowExecutionInfo | None:
+def _describe(execution: WorkflowExecution) -> WorkflowExecutionInfo | None:
     """Return a run as the cluster describes it, or None if it does not know it."""
-    request = service.DescribeWorkflowExecutionRequest(namespace=sdk.namespace, execution=execution)
+    request = service.DescribeWorkflowExecutionRequest(execution=execution)
     try:
-        answer = await sdk.workflow_service.describe_workflow_execution(request, retry=True)
+        answer: service.DescribeWorkflowExecutionResponse = _call(partial(send, request=request, retry=True))
     except RPCError as exc:
         if is_gone(exc):
             return None

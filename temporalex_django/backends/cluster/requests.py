@@ -292,12 +292,7 @@ async def _send_until_judged(
             answer = await send(sdk, request)
             sent = answer.update_ref
             while not answer.HasField("outcome"):
-                poll = service.PollWorkflowExecutionUpdateRequest(
-                    namespace=client.namespace,
-                    identity=client.identity,
-                    update_ref=sent,
-                    wait_policy=calls.WAIT_POLICY,
-                )
+                poll = service.PollWorkflowExecutionUpdateRequest(update_ref=sent, wait_policy=calls.WAIT_POLICY)
                 answer = await send(sdk, poll)
         except RPCError as exc:
             # A run that has admitted an update may close without it. The next run of the chain may take it.

@@ -195,13 +195,10 @@ def _command_name(action: type[OperatorRunAction[Any]]) -> str:
     return re.sub(f"_{action.target_kind}$", "", action.name).replace("_", "-")
 
 
-#: The commands of operations on one run, such as ``temporalex cancel RUN`` or ``temporalex retry RUN SEQ``.
-COMMANDS = {
-    (name := _command_name(action)): subcommand(name, output=Steered, description=action.description(), action=action)(
-        _operate
-    )
-    for action in STEERING.values()
-}
+#: The operations on one run by the names of their commands, such as ``cancel`` and ``retry``.
+COMMANDS = {_command_name(action): action for action in STEERING.values()}
+for _name, _action in COMMANDS.items():
+    subcommand(_name, output=Steered, description=_action.description(), action=_action)(_operate)
 
 
 # --- start ------------------------------------------------------------------------------------------------------------

@@ -393,10 +393,9 @@ def _operate(
     printing.write_line(command, f"{changed_task.path} {changed_task.id}: {action.done}")
 
 
-#: The commands of operations on background tasks, such as ``temporalex retry-task TASK``.
-TASK_COMMANDS = {
-    (name := action_name.replace("_", "-")): subcommand(
-        name, output=(TaskRow, TaskJobStarted), description=f"{action.summary}\n\n{action.effect}", action=action
+#: The operations on background tasks by the names of their commands, such as ``retry-task``.
+TASK_COMMANDS = {name.replace("_", "-"): action for name, action in TASK_ACTIONS.items()}
+for _name, _action in TASK_COMMANDS.items():
+    subcommand(
+        _name, output=(TaskRow, TaskJobStarted), description=f"{_action.summary}\n\n{_action.effect}", action=_action
     )(_operate)
-    for action_name, action in TASK_ACTIONS.items()
-}

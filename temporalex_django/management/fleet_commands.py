@@ -193,7 +193,7 @@ def _drain(
     actor: ActorOption,
     json: JsonOption,
 ) -> None:
-    """Drain or undrain a worker and print its row. One UPDATE, and one audit row."""
+    """Drain or undrain a worker and print its row. This is one UPDATE, and one audit row."""
     row = action(worker, reason=reason, by=actor).execute()
     worker_output = WorkerDrained(
         worker=str(row.pk), host=row.host, pid=row.pid, activities=row.activities, drained_at=row.drained_at
@@ -313,7 +313,7 @@ def sync(
     whose run the cluster no longer has are closed. Workers keep the rows up to date by themselves, so you need this
     command only after restoring a backup.
     """
-    # Writes one audit row.
+    # The command writes one audit row.
     target = None if run is None else command_arguments.find_visible_target(run, workflow, actor=actor)
     done = SyncMirror(target, by=actor).execute()
     text = (

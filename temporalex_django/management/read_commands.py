@@ -79,7 +79,7 @@ def describe_run(
     command: BaseCommand, *, run: RunArgument, workflow: WorkflowOption, actor: ActorOption, json: JsonOption
 ) -> None:
     """Show the state of a run, what it is waiting for, and the messages that it accepts."""
-    # It writes nothing but, for a user who sees payloads, an audit row about the read.
+    # The command writes nothing but, for a user who sees payloads, an audit row about the read.
     target = command_arguments.find_visible_target(run, workflow, actor=actor)
     runs = Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain")
     row = annotate_attempts(runs).filter(pk=target.selected_run_id).first()
@@ -177,7 +177,8 @@ def print_history(
 
     With --json, every event as one line of JSON.
     """
-    # Events are read in pages of 500. It writes nothing but, for a user who sees payloads, an audit row about the read.
+    # Events are read in pages of 500. The command writes nothing but, for a user who sees payloads, an audit row about
+    # the read.
     target = command_arguments.find_visible_target(run, workflow, actor=actor)
     redactor = redactor_for(actor.user, target.row)
     # Recorded before anything is printed: a reader who stops the output has read it, too.
@@ -329,7 +330,7 @@ def list_versions(
     json: JsonOption,
 ) -> None:
     """List the versions of workflows that open runs use, and which workers have their code."""
-    # One query for the runs, and one for the workers.
+    # There is one query for the runs, and one for the workers.
     alias = get_settings().DATABASE
     # Without the default order, which would be added to GROUP BY.
     runs = command_arguments.visible_runs(actor).exclude(status__in=CLOSED_STATUSES).order_by()

@@ -350,7 +350,7 @@ def signal(
     ],
 ) -> None:
     """Send a signal to a run."""
-    # One INSERT. The run reads the signal in its next turn.
+    # The signal is one INSERT. The run reads it in its next turn.
     target = find_target(run, workflow, actor=actor)
     # ``exact``: a message id that came with another payload before is an error, and no repetition.
     SendSignal(target, signal=name, payload=payload, id=message_id, exact=True, by=actor).execute()

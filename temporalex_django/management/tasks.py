@@ -282,7 +282,7 @@ def list_enqueued(
     With --json, one line of JSON for each. With --follow, one task is printed until it has ended, with its progress.
     Arguments and results are not printed; `get_result(id)` returns them.
     """
-    # The rows are read in pages, from two tables.
+    # The rows are read in pages from two tables.
     if follow is not None:
         _follow(command, follow, actor, json=json)
         return

@@ -119,8 +119,8 @@ def run_worker(
     verbosity: Annotated[int, ParsedValue()],
 ) -> None:
     """Advance workflows and run their activities in this process until it is stopped."""
-    # It runs until SIGTERM or SIGINT, or with ``--burst`` until nothing is due. After the first of these signals it
-    # finishes its turn, waits for its activities, releases its other claims, and ends. This takes at most
+    # The worker runs until SIGTERM or SIGINT, or with ``--burst`` until nothing is due. After the first of these
+    # signals it finishes its turn, waits for its activities, releases its other claims, and ends. This takes at most
     # ``DRAIN_SECONDS`` plus ``LEAVE_SECONDS``. After a second signal it ends at once.
     #
     # On the command line, a child process does the work, and this process is its guardian. With ``--json`` the log goes

@@ -305,7 +305,8 @@ def diagnose(
     strict: Annotated[
         bool,
         Option(
-            "With --deploy: also exit with status 1 if an input of an activity or a child differs from the recorded one."
+            "With --deploy: also exit with status 1 if an input of an activity or a child "
+            "differs from the recorded one."
         ),
     ],
     record: Annotated[

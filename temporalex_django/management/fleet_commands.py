@@ -205,7 +205,8 @@ def _drain(
 subcommand(
     "drain",
     output=WorkerDrained,
-    description="Drain a worker from any machine: it finishes its work, accepts nothing new, and keeps running until you stop it.",
+    description="Drain a worker from any machine: it finishes its work, accepts nothing new, "
+    "and keeps running until you stop it.",
     action=DrainWorker,
 )(_drain)
 subcommand(

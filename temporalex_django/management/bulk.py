@@ -7,13 +7,13 @@ and `bulk resume` continues it.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Annotated, Any
 from uuid import UUID
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError
 from django.db.models import QuerySet
 
 from temporalex_django.access import Operation, require_access, runs_for, runs_or_all
@@ -22,12 +22,19 @@ from temporalex_django.conf import get_settings
 from temporalex_django.core.names import counted
 from temporalex_django.management import arguments as command_arguments
 from temporalex_django.management import outputs as printing
-from temporalex_django.management.arguments import add_filters, apply_filters, filter_names, filters_of, parse_json
-from temporalex_django.management.run_commands import (
-    add_input_arguments,
-    add_selector_arguments,
-    input_values,
+from temporalex_django.management.arguments import (
+    ActorOption,
+    Argument,
+    FilterOptions,
+    JsonOption,
+    Option,
+    PayloadOption,
+    ReasonOption,
+    YesOptionIfDestructive,
+    apply_filters,
+    subcommand,
 )
+from temporalex_django.management.run_commands import ActionInputs
 from temporalex_django.models import BulkItem, BulkJob
 from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.bulk import ResumeBulk, StartBulk, StopBulk, count_text, jobs_for, redact_items
@@ -35,7 +42,6 @@ from temporalex_django.operations.fleet.stats import live_workers
 from temporalex_django.operations.registry import STEERING
 from temporalex_django.operations.runs.operator_action import OperatorRunAction
 
-_ACTIONS: dict[str, type[OperatorRunAction[Any]]] = {**STEERING}
 _MAX_ROWS = 50
 _POLL_SECONDS = 0.2
 _VIEW_OPERATION = Operation(action="view", permission=f"{APP}.{StartBulk.permission}")
@@ -79,126 +85,141 @@ class JobPrinted:
     problems: Sequence[RunNotDone]
 
 
-def _add_start_arguments(parser: CommandParser, action: type[OperatorRunAction[Any]] | None) -> None:
-    """Add the arguments that select the runs, and the inputs of ``action``; None stands for a signal."""
-    parser.add_argument("runs", nargs="*", metavar="RUN_ID", help="Run ids of the runs.")
-    parser.add_argument("--all", action="store_true", help="Select all runs, without a filter.")
-    parser.add_argument(
-        "--wait",
-        action="store_true",
-        help="Wait until workers have processed the job; exit with status 1 if a run failed.",
-    )
-    parser.add_argument(
-        "--token",
-        metavar="TEXT",
-        help="Token of the job: if you start it again with the same token, you get the same job.",
-    )
-    add_filters(parser)
-    if action is None:
-        parser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
-    else:
-        add_input_arguments(parser, action)
-        add_selector_arguments(parser, action, excluded=filter_names())
-        if action.destructive:
-            command_arguments.add_yes_argument(parser)
-    command_arguments.add_user_argument(parser)
-    printing.add_json_argument(parser)
-
-
-class BulkCommand:
+@subcommand("bulk", output=JobPrinted | Sequence[JobPrinted])
+def bulk() -> None:
     """Perform one operation on many runs. Workers process the runs, each in a transaction of its own.
 
     `bulk ACTION` with filters or run ids starts a job. `bulk show` lists jobs and their failures, `bulk stop` stops
     a job, and `bulk resume` continues it.
     """
 
-    output: ClassVar[Any] = JobPrinted | Sequence[JobPrinted]
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex bulk`` to its parser."""
-        parsers = parser.add_subparsers(
-            dest="what", required=True, title="actions", metavar="ACTION", help="What to do."
-        )
-        for name, action in _ACTIONS.items():
-            subparser = parsers.add_parser(name, description=action.description(), help=str(action.summary))
-            _add_start_arguments(subparser, action)
-        signal = parsers.add_parser(
-            "signal", description="Send a signal to each run.", help="Send a signal to each run."
-        )
-        signal.add_argument("--signal", required=True, metavar="NAME", help="Name of the signal.")
-        signal.add_argument(
-            "--payload", metavar="JSON", help="Payload of the signal, as JSON; use - to read it from standard input."
-        )
-        _add_start_arguments(signal, None)
-        for name, text, nargs in (
-            ("show", "Show a job and its failed runs; without JOB, list the latest jobs.", "?"),
-            ("stop", "Stop a job. Processed runs stay as they are; the others wait until you resume the job.", None),
-            ("resume", "Resume a stopped job with its remaining runs.", None),
-        ):
-            subparser = parsers.add_parser(name, description=text, help=text)
-            subparser.add_argument("job", metavar="JOB", nargs=nargs, help="Id of the job.")
-            if name != "show":
-                subparser.add_argument(
-                    "--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log."
-                )
-            command_arguments.add_user_argument(subparser)
-            printing.add_json_argument(subparser)
-
-    def handle(self, command: BaseCommand, *, what: str, as_user: str | None, json: bool, **options: Any) -> None:
-        """Start a bulk job, or show, stop or resume one, and print it.
-
-        Starting a job stores its runs, at most ``BULK_LIMIT``, in one transaction. With ``--wait``, raises
-        ``CommandError`` (exit status 1) if the operation failed for a run.
-        """
-        actor = command_arguments.resolve_actor(as_user)
-        if what == "show" and options["job"] is None:
-            _print_list(command, actor, json=json)
-            return
-        if what == "show":
-            job = _find_job(options["job"], actor)
-        elif what in ("stop", "resume"):
-            job = (StopBulk if what == "stop" else ResumeBulk)(
-                options["job"], reason=options["reason"], by=actor
-            ).execute()
-        else:
-            job = _start_job(command, what, actor, options)
-            if options["wait"]:
-                job = _wait_for_job(command, job)
-        _print_job(command, job, actor, json=json)
-        if options.get("wait") and job.not_possible:
-            next_step = f"To see why, run: manage.py temporalex bulk show {job.pk}"
-            raise CommandError(
-                printing.with_next_step(f"{job.not_possible} of {count_text(job.action, job.total)} failed", next_step),
-                returncode=printing.FINDINGS,
-            )
+RunsArgument = Annotated[list[str], Argument("Run ids of the runs.", "RUN_ID")]
+AllOption = Annotated[bool, Option("Select all runs, without a filter.")]
+WaitOption = Annotated[bool, Option("Wait until workers have processed the job; exit with status 1 if a run failed.")]
+TokenOption = Annotated[
+    str | None, Option("Token of the job: if you start it again with the same token, you get the same job.", "TEXT")
+]
 
 
-def _start_job(command: BaseCommand, action_name: str, actor: Actor, options: dict[str, Any]) -> BulkJob:
-    """Start the job, after a confirmation if it cannot be undone. Raises ``CommandError`` without one selection."""
-    filters = filters_of(options)
+def _start(
+    command: BaseCommand,
+    *,
+    action: type[OperatorRunAction[Any]],
+    runs: RunsArgument,
+    all: AllOption,
+    wait: WaitOption,
+    token: TokenOption,
+    filters: FilterOptions,
+    reason: ReasonOption = "",
+    inputs: Annotated[dict[str, Any], ActionInputs(with_selectors=True)],
+    yes: YesOptionIfDestructive = False,
+    actor: ActorOption,
+    json: JsonOption,
+) -> None:
+    """Start a job that performs an operation, after a confirmation if it cannot be undone, and print the job.
+
+    Its runs, at most ``BULK_LIMIT``, are stored in one transaction.
+    """
+    selected_runs = _select_runs(runs, filters, actor, select_all=all)
+    if action.destructive:
+        question = f"{action.description()} Continue for {_count_text(selected_runs)}?"
+        command_arguments.confirm(command, question, yes=yes)
+    # Filters such as ``--cause`` also select the activities, unless an input of the action says otherwise.
+    inputs = {**action.selection_from(filters), **inputs}
+    job = StartBulk(action.name, runs=selected_runs, reason=reason, token=token, by=actor, **inputs).execute()
+    _finish(command, job, actor, wait=wait, json=json)
+
+
+for _action in STEERING.values():
+    bulk.word(_action.name, description=_action.description(), summary=str(_action.summary), action=_action)(_start)
+
+
+@bulk.word("signal")
+def send_signal(
+    command: BaseCommand,
+    *,
+    signal: Annotated[str, Option("Name of the signal.", "NAME", required=True)],
+    payload: PayloadOption,
+    runs: RunsArgument,
+    all: AllOption,
+    wait: WaitOption,
+    token: TokenOption,
+    filters: FilterOptions,
+    reason: ReasonOption = "",
+    actor: ActorOption,
+    json: JsonOption,
+) -> None:
+    """Send a signal to each run."""
+    selected_runs = _select_runs(runs, filters, actor, select_all=all)
+    job = StartBulk(
+        "signal", runs=selected_runs, reason=reason, token=token, by=actor, signal=signal, payload=payload
+    ).execute()
+    _finish(command, job, actor, wait=wait, json=json)
+
+
+@bulk.word("show")
+def show(
+    command: BaseCommand,
+    *,
+    job: Annotated[str | None, Argument("Id of the job.", "JOB")],
+    actor: ActorOption,
+    json: JsonOption,
+) -> None:
+    """Show a job and its failed runs; without JOB, list the latest jobs."""
+    if job is None:
+        _print_list(command, actor, json=json)
+    else:
+        _print_job(command, _find_job(job, actor), actor, json=json)
+
+
+JobArgument = Annotated[str, Argument("Id of the job.", "JOB")]
+
+
+@bulk.word("stop")
+def stop(
+    command: BaseCommand, *, job: JobArgument, reason: ReasonOption = "", actor: ActorOption, json: JsonOption
+) -> None:
+    """Stop a job. Processed runs stay as they are; the others wait until you resume the job."""
+    _print_job(command, StopBulk(job, reason=reason, by=actor).execute(), actor, json=json)
+
+
+@bulk.word("resume")
+def resume(
+    command: BaseCommand, *, job: JobArgument, reason: ReasonOption = "", actor: ActorOption, json: JsonOption
+) -> None:
+    """Resume a stopped job with its remaining runs."""
+    _print_job(command, ResumeBulk(job, reason=reason, by=actor).execute(), actor, json=json)
+
+
+def _select_runs(run_ids: list[str], filters: Mapping[str, str], actor: Actor, *, select_all: bool) -> Any:
+    """Return run ids or a queryset. Raises ``CommandError`` unless there is exactly one selection."""
     # Exactly one of the three: a filter that was lost in a script must not select every run.
-    if bool(filters) + bool(options["runs"]) + options["all"] != 1:
+    if bool(filters) + bool(run_ids) + select_all != 1:
         raise printing.usage_error(
             "the command needs exactly one selection of runs", "Give filters, run ids, or --all."
         )
-    runs: Any = options["runs"]
-    if not runs:
-        alias = storage().alias
-        # The right to look at runs is checked by the action, for a selection by filters.
-        runs = apply_filters(runs_or_all(runs_for(actor.user, alias=alias), alias=alias), filters)
-    if action_name == "signal":
-        inputs = {"signal": options["signal"], "payload": parse_json(options["payload"], option="--payload")}
-    else:
-        action = _ACTIONS[action_name]
-        # Filters such as ``--cause`` also select the activities, unless an input of the action says otherwise.
-        inputs = {**action.selection_from(filters), **input_values(options, action)}
-    if action_name in _ACTIONS and _ACTIONS[action_name].destructive:
-        command_arguments.confirm(
-            command, f"{_ACTIONS[action_name].description()} Continue for {_count_text(runs)}?", yes=options["yes"]
+    if run_ids:
+        return run_ids
+    alias = storage().alias
+    # The right to look at runs is checked by the action, for a selection by filters.
+    return apply_filters(runs_or_all(runs_for(actor.user, alias=alias), alias=alias), filters)
+
+
+def _finish(command: BaseCommand, job: BulkJob, actor: Actor, *, wait: bool, json: bool) -> None:
+    """Print a job that was started, with ``wait`` when it is done.
+
+    Raises ``CommandError`` (exit status 1) if the operation failed for a run that was waited for.
+    """
+    if wait:
+        job = _wait_for_job(command, job)
+    _print_job(command, job, actor, json=json)
+    if wait and job.not_possible:
+        next_step = f"To see why, run: manage.py temporalex bulk show {job.pk}"
+        raise CommandError(
+            printing.with_next_step(f"{job.not_possible} of {count_text(job.action, job.total)} failed", next_step),
+            returncode=printing.FINDINGS,
         )
-    return StartBulk(
-        action_name, runs=runs, reason=options["reason"], token=options["token"], by=actor, **inputs
-    ).execute()
 
 
 def _count_text(runs: Any) -> str:

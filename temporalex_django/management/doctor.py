@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Annotated, Any, Final
 from uuid import UUID
 
 from django.core import checks as django_checks
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError
 from django.db import Error as DatabaseError
 from django.db import connections
 from django.db.models import Count, Max, QuerySet
@@ -40,10 +40,18 @@ from temporalex_django.graph.steps import key_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.management import arguments as command_arguments
 from temporalex_django.management import outputs as printing
+from temporalex_django.management.arguments import (
+    ActorOption,
+    Argument,
+    JsonOption,
+    Option,
+    WorkflowOption,
+    subcommand,
+)
 from temporalex_django.management.read_commands import DEFERRED_COLUMNS
 from temporalex_django.management.replay import replay_runs
 from temporalex_django.models import ActivityTask, Instance, Schedule
-from temporalex_django.operations.base import storage
+from temporalex_django.operations.base import Actor, storage
 from temporalex_django.operations.fleet.deploy import ClassCheck, record_check
 from temporalex_django.operations.read.describe import read_block
 from temporalex_django.operations.read.failure_groups import unreadable_rows
@@ -274,93 +282,68 @@ class DoctorSaid:
     open_runs: Mapping[str, int] = field(default_factory=dict)
 
 
-class DoctorCommand:
+@subcommand("doctor", output=DoctorSaid)
+def diagnose(
+    command: BaseCommand,
+    *,
+    run: Annotated[str | None, Argument("Diagnose only this run: business id or run id.", "RUN")],
+    workflow: WorkflowOption,
+    deploy: Annotated[
+        bool,
+        Option(
+            "Compare what open runs need with the code of this process; exit with status 1 if the code lacks something."
+        ),
+    ],
+    sample: Annotated[
+        int | None,
+        Option(f"With --deploy: replay at most N runs of each version (default: {_DEFAULT_SAMPLE}).", "N"),
+    ],
+    all: Annotated[
+        bool,
+        Option(f"Print everything, with each run. Without it, a long report has at most {_MAX_LINES} lines."),
+    ],
+    strict: Annotated[
+        bool,
+        Option(
+            "With --deploy: also exit with status 1 if an input of an activity or a child "
+            "differs from the recorded one."
+        ),
+    ],
+    record: Annotated[
+        str | None,
+        Option(
+            "With --deploy: store the result under the name of this release, for the page Deploy of the console. "
+            "Without it, nothing is written.",
+            "RELEASE",
+        ),
+    ],
+    actor: ActorOption,
+    json: JsonOption,
+) -> None:
     """Explain why nothing is happening: list the problems, likeliest cause first, each with its next step.
 
     `doctor RUN` diagnoses one run. `doctor --deploy` compares what open runs need with the code of this process.
     """
-
-    output: ClassVar[Any] = DoctorSaid
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex doctor`` to its parser."""
-        parser.add_argument("run", nargs="?", metavar="RUN", help="Diagnose only this run: business id or run id.")
-        parser.add_argument("--workflow", metavar="NAME", help="Workflow class, if several classes have used the id.")
-        parser.add_argument(
-            "--deploy",
-            action="store_true",
-            help="Compare what open runs need with the code of this process; "
-            "exit with status 1 if the code lacks something.",
-        )
-        parser.add_argument(
-            "--sample",
-            type=int,
-            metavar="N",
-            help=f"With --deploy: replay at most N runs of each version (default: {_DEFAULT_SAMPLE}).",
-        )
-        parser.add_argument(
-            "--all",
-            action="store_true",
-            help=f"Print everything, with each run. Without it, a long report has at most {_MAX_LINES} lines.",
-        )
-        parser.add_argument(
-            "--strict",
-            action="store_true",
-            help="With --deploy: also exit with status 1 if an input of an activity or a child differs from the recorded one.",
-        )
-        parser.add_argument(
-            "--record",
-            metavar="RELEASE",
-            help="With --deploy: store the result under the name of this release, for the page Deploy of the console. "
-            "Without it, nothing is written.",
-        )
-        command_arguments.add_user_argument(parser)
-        printing.add_json_argument(parser)
-
-    def handle(
-        self,
-        command: BaseCommand,
-        *,
-        run: str | None,
-        workflow: str | None,
-        deploy: bool,
-        sample: int | None,
-        strict: bool,
-        record: str | None,
-        as_user: str | None,
-        json: bool,
-        all: bool,
-        **_: Any,
-    ) -> None:
-        """Print the diagnoses of the project, of one run, or of a deploy. Nothing is written without ``record``.
-
-        Raises ``CommandError`` (exit status 1) if one of them is an error, with exit status 6 if that is only that
-        replays took too long.
-        """
-        if workflow is not None and run is None:
-            raise printing.usage_error("--workflow requires RUN", "Pass the run as well: doctor RUN --workflow NAME.")
-        if (
-            (deploy and run is not None)
-            or (sample is not None and (not deploy or sample < 1))
-            or (strict and not deploy)
-        ):
-            next_step = "Use doctor, doctor RUN, or doctor --deploy [--sample N] [--strict], with N at least 1."
-            raise printing.usage_error("these arguments are not valid together", next_step)
-        if record is not None:
-            _check_release(record, deploy=deploy, as_user=as_user)
-        if deploy:
-            report = _diagnose_deploy(command, as_user, sample or _DEFAULT_SAMPLE, strict=strict, record=record)
-        elif run is not None:
-            actor = command_arguments.resolve_actor(as_user)
-            report = _diagnose_run(command_arguments.find_visible_target(run, workflow, actor=actor).selected_run_id)
-        else:
-            report = _diagnose_project(as_user)
-        if json:
-            printing.print_json(command, report)
-        else:
-            _print_report(command, report, in_full=all)
-        # After the report, so that a pipeline stops but its log says why.
-        _fail_for_errors(report)
+    # The exit status is 1 if a diagnosis is an error, or 6 if that is only that replays took too long.
+    if workflow is not None and run is None:
+        raise printing.usage_error("--workflow requires RUN", "Pass the run as well: doctor RUN --workflow NAME.")
+    if (deploy and run is not None) or (sample is not None and (not deploy or sample < 1)) or (strict and not deploy):
+        next_step = "Use doctor, doctor RUN, or doctor --deploy [--sample N] [--strict], with N at least 1."
+        raise printing.usage_error("these arguments are not valid together", next_step)
+    if record is not None:
+        _check_release(record, deploy=deploy, actor=actor)
+    if deploy:
+        report = _diagnose_deploy(command, actor, sample or _DEFAULT_SAMPLE, strict=strict, record=record)
+    elif run is not None:
+        report = _diagnose_run(command_arguments.find_visible_target(run, workflow, actor=actor).selected_run_id)
+    else:
+        report = _diagnose_project(actor)
+    if json:
+        printing.print_json(command, report)
+    else:
+        _print_report(command, report, in_full=all)
+    # After the report, so that a pipeline stops but its log says why.
+    _fail_for_errors(report)
 
 
 def _fail_for_errors(report: DoctorSaid) -> None:
@@ -370,11 +353,10 @@ def _fail_for_errors(report: DoctorSaid) -> None:
         raise CommandError("doctor found errors: see above", returncode=status)
 
 
-def _diagnose_project(as_user: str | None) -> DoctorSaid:
-    """Diagnose the project and its newest runs. Without ``as_user``, look up no user: tables may be missing."""
-    actor = runs = schedules = None
-    if as_user is not None:
-        actor = command_arguments.resolve_actor(as_user)
+def _diagnose_project(actor: Actor) -> DoctorSaid:
+    """Diagnose the project and its newest runs. For code, no permission is looked up: tables may be missing."""
+    runs = schedules = None
+    if actor.user is not None:
         runs, schedules = command_arguments.visible_runs(actor), reportable_schedules(actor.user)
     project = load_project(runs, schedules)
     findings = diagnosis.diagnose(project, now=timezone.now())
@@ -394,9 +376,9 @@ def _diagnose_project(as_user: str | None) -> DoctorSaid:
     )
 
 
-def _check_release(release: str, *, deploy: bool, as_user: str | None) -> None:
+def _check_release(release: str, *, deploy: bool, actor: Actor) -> None:
     """Raise a usage error for a name that cannot be stored, or for a check of some runs only."""
-    if not deploy or as_user is not None:
+    if not deploy or actor.user is not None:
         raise printing.usage_error(
             "--record stores a check of all open runs", "Use doctor --deploy --record RELEASE, without --as-user."
         )
@@ -407,13 +389,13 @@ def _check_release(release: str, *, deploy: bool, as_user: str | None) -> None:
 
 
 def _diagnose_deploy(
-    command: BaseCommand, as_user: str | None, sample: int, *, strict: bool, record: str | None
+    command: BaseCommand, actor: Actor, sample: int, *, strict: bool, record: str | None
 ) -> DoctorSaid:
     """Replay the newest ``sample`` visible runs of each version. With ``strict``, input differences are errors.
 
     Store the result for the release ``record``, if there is one.
     """
-    runs = command_arguments.visible_runs(command_arguments.resolve_actor(as_user))
+    runs = command_arguments.visible_runs(actor)
     with printing.progress(command) as report:
         compared = compare_with_runs(runs, sample=sample, report=report, strict=strict)
     findings = compared.diagnoses

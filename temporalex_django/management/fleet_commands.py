@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Annotated
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError
 
 from temporalex_django.access import Operation, require_access
 from temporalex_django.authoring import workflow as workflows
@@ -21,6 +21,16 @@ from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.management import arguments as command_arguments
 from temporalex_django.management import outputs as printing
+from temporalex_django.management.arguments import (
+    ActorOption,
+    Argument,
+    FlowArgument,
+    JsonOption,
+    Option,
+    ReasonOption,
+    WorkflowOption,
+    subcommand,
+)
 from temporalex_django.models import SwitchedOff
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.fleet.outgoing import (
@@ -56,7 +66,19 @@ class RunsMoved:
     runs: Sequence[MoveOutcome]
 
 
-class MigrateCommand:
+@subcommand("migrate", output=RunsMoved)
+def migrate_runs(
+    command: BaseCommand,
+    *,
+    flow: FlowArgument,
+    old: Annotated[int, Option("Current version of the runs.", "VERSION", name="--from", required=True)],
+    new: Annotated[int, Option("New version.", "VERSION", name="--to", required=True)],
+    names: Annotated[list[str] | None, Option("A renamed step (can be repeated).", "OLD=NEW", name="--map")],
+    actor: ActorOption,
+    dry_run: Annotated[bool, Option("Report what would happen, without changing anything.")],
+    batch: Annotated[int, Option("Runs to read at a time (default: 500).", "N", is_positive=True)] = 500,
+    json: JsonOption,
+) -> None:
     """Move open runs to another version of their class. This does not migrate the database.
 
     For each run, print whether it moves, and if not, why not.
@@ -65,91 +87,41 @@ class MigrateCommand:
 
     Name steps by their classes or by their keys. `--map Old=` drops the data of a step that has ended.
     """
-
-    output: ClassVar[Any] = RunsMoved
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex migrate`` to its parser."""
-        parser.add_argument("flow", metavar="FLOW", help="Name of the workflow.")
-        parser.add_argument(
-            "--from", dest="old", type=int, required=True, metavar="VERSION", help="Current version of the runs."
+    # Each run is moved in a transaction of its own.
+    old_class, new_class = _resolve_class(flow, old), _resolve_class(flow, new)
+    # Both classes and the mapping are checked before the first run is moved.
+    mapping = _parse_mapping(names or (), old_class, new_class)
+    verdicts: list[MoveOutcome] = []
+    runs = command_arguments.visible_runs(actor).exclude(status__in=CLOSED_STATUSES)
+    runs = runs.filter(workflow=flow, version=old)
+    # Counting costs a scan, which only a progress bar needs.
+    total = 0
+    if printing.is_watched(command, lines=not json):
+        total = runs.count()
+    with printing.progress(command, lines=not json) as report:
+        for done, run in enumerate(iterate_pages(runs.only("chain_id"), by="id", size=batch), 1):
+            target = find_chain(run.chain_id, storage=storage())
+            report(done, total)
+            # Read again by its chain: the run may have ended, or moved, since the page was read.
+            if target.version != old or target.closed:
+                continue
+            verdict = Move(target, version=new, names=mapping, rehearse=dry_run, by=actor).execute()
+            verdicts.append(verdict)
+            if not json:
+                result_text = ("would move" if dry_run else "moved") if verdict.moves else f"not moved: {verdict.why}"
+                printing.write_line(command, printing.escape(f"{verdict.workflow_id}  {result_text}"))
+    unmoved = [verdict for verdict in verdicts if not verdict.moves]
+    if json:
+        printing.print_json(command, RunsMoved(dry_run=dry_run, runs=verdicts))
+    else:
+        moved_text = f"{len(verdicts) - len(unmoved)} of {counted(len(verdicts), 'run', 'runs')} {'would move' if dry_run else 'moved'}"
+        printing.write_line(command, moved_text)
+    # A pipeline must notice that the old version is still in use.
+    if unmoved:
+        text = printing.with_next_step(
+            f"{counted(len(unmoved), 'run stays', 'runs stay')} at version {old}", "The reasons are listed above."
         )
-        parser.add_argument("--to", dest="new", type=int, required=True, metavar="VERSION", help="New version.")
-        parser.add_argument(
-            "--map",
-            dest="names",
-            action="append",
-            default=[],
-            metavar="OLD=NEW",
-            help="A renamed step (can be repeated).",
-        )
-        command_arguments.add_user_argument(parser)
-        parser.add_argument(
-            "--dry-run", action="store_true", help="Report what would happen, without changing anything."
-        )
-        parser.add_argument(
-            "--batch", type=int, default=500, metavar="N", help="Runs to read at a time (default: 500)."
-        )
-        printing.add_json_argument(parser)
-
-    def handle(
-        self,
-        command: BaseCommand,
-        *,
-        flow: str,
-        old: int,
-        new: int,
-        names: Sequence[str],
-        dry_run: bool,
-        batch: int,
-        json: bool,
-        as_user: str | None,
-        **_: Any,
-    ) -> None:
-        """Move the runs, each in a transaction of its own, and print the outcome of each.
-
-        Raises ``CommandError`` if this process lacks a version, and if a run was not moved.
-        """
-        if batch < 1:
-            raise printing.usage_error(f"--batch {batch} is too small", "Give a number of at least 1.")
-        old_class, new_class = _resolve_class(flow, old), _resolve_class(flow, new)
-        # Both classes and the mapping are checked before the first run is moved.
-        mapping = _parse_mapping(names, old_class, new_class)
-        verdicts: list[MoveOutcome] = []
-        actor = command_arguments.resolve_actor(as_user)
-        runs = (
-            command_arguments.visible_runs(actor).exclude(status__in=CLOSED_STATUSES).filter(workflow=flow, version=old)
-        )
-        # Counting costs a scan, which only a progress bar needs.
-        total = 0
-        if printing.is_watched(command, lines=not json):
-            total = runs.count()
-        with printing.progress(command, lines=not json) as report:
-            for done, run in enumerate(iterate_pages(runs.only("chain_id"), by="id", size=batch), 1):
-                target = find_chain(run.chain_id, storage=storage())
-                report(done, total)
-                # Read again by its chain: the run may have ended, or moved, since the page was read.
-                if target.version != old or target.closed:
-                    continue
-                verdict = Move(target, version=new, names=mapping, rehearse=dry_run, by=actor).execute()
-                verdicts.append(verdict)
-                if not json:
-                    result_text = (
-                        ("would move" if dry_run else "moved") if verdict.moves else f"not moved: {verdict.why}"
-                    )
-                    printing.write_line(command, printing.escape(f"{verdict.workflow_id}  {result_text}"))
-        unmoved = [verdict for verdict in verdicts if not verdict.moves]
-        if json:
-            printing.print_json(command, RunsMoved(dry_run=dry_run, runs=verdicts))
-        else:
-            moved_text = f"{len(verdicts) - len(unmoved)} of {counted(len(verdicts), 'run', 'runs')} {'would move' if dry_run else 'moved'}"
-            printing.write_line(command, moved_text)
-        # A pipeline must notice that the old version is still in use.
-        if unmoved:
-            text = printing.with_next_step(
-                f"{counted(len(unmoved), 'run stays', 'runs stay')} at version {old}", "The reasons are listed above."
-            )
-            raise CommandError(text, returncode=printing.FINDINGS)
+        raise CommandError(text, returncode=printing.FINDINGS)
 
 
 def _resolve_class(flow: str, version: int) -> type[Workflow]:
@@ -206,50 +178,40 @@ class WorkerDrained:
     drained_at: datetime | None
 
 
-class DrainCommand:
-    """The commands ``temporalex drain WORKER`` and ``temporalex undrain WORKER``."""
-
-    output: ClassVar[Any] = WorkerDrained
-
-    def __init__(self, action: type[DrainWorker], description: str, done_text: str) -> None:
-        self.action = action
-        # The docstring of a subcommand is its help text.
-        self.__doc__ = description
-        self.done_text = done_text
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments WORKER, ``--reason``, ``--as-user`` and ``--json`` to the parser."""
-        parser.add_argument(
-            "worker", metavar="WORKER", help="Id of the worker, as shown by health, GET workers/ and the admin."
-        )
-        parser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
-        command_arguments.add_user_argument(parser)
-        printing.add_json_argument(parser)
-
-    def handle(
-        self, command: BaseCommand, *, worker: str, reason: str, as_user: str | None, json: bool, **_: Any
-    ) -> None:
-        """Drain or undrain the worker and print its row. One UPDATE, and one audit row."""
-        row = self.action(worker, reason=reason, by=command_arguments.resolve_actor(as_user)).execute()
-        if json:
-            worker_output = WorkerDrained(
-                worker=str(row.pk), host=row.host, pid=row.pid, activities=row.activities, drained_at=row.drained_at
-            )
-            printing.print_json(command, worker_output)
-        else:
-            printing.write_line(command, f"{printing.escape(row)}: {self.done_text}")
-
-
-COMMANDS = {
-    "drain": DrainCommand(
-        DrainWorker,
-        "Drain a worker from any machine: it finishes its work, accepts nothing new, and keeps running until you stop it.",
-        "it stops accepting work within a moment; undrain lets it accept work again",
-    ),
-    "undrain": DrainCommand(
-        UndrainWorker, "Let a drained worker accept work again.", "it accepts work again within a moment"
-    ),
+_DONE_TEXTS: dict[type[DrainWorker], str] = {
+    DrainWorker: "it stops accepting work within a moment; undrain lets it accept work again",
+    UndrainWorker: "it accepts work again within a moment",
 }
+
+
+def _drain(
+    command: BaseCommand,
+    *,
+    action: type[DrainWorker],
+    worker: Annotated[str, Argument("Id of the worker, as shown by health, GET workers/ and the admin.", "WORKER")],
+    reason: ReasonOption = "",
+    actor: ActorOption,
+    json: JsonOption,
+) -> None:
+    """Drain or undrain a worker and print its row. This is one UPDATE, and one audit row."""
+    row = action(worker, reason=reason, by=actor).execute()
+    worker_output = WorkerDrained(
+        worker=str(row.pk), host=row.host, pid=row.pid, activities=row.activities, drained_at=row.drained_at
+    )
+    text = f"{printing.escape(row)}: {_DONE_TEXTS[action]}"
+    printing.print_result(command, worker_output, text, as_json=json)
+
+
+subcommand(
+    "drain",
+    output=WorkerDrained,
+    description="Drain a worker from any machine: it finishes its work, accepts nothing new, "
+    "and keeps running until you stop it.",
+    action=DrainWorker,
+)(_drain)
+subcommand(
+    "undrain", output=WorkerDrained, description="Let a drained worker accept work again.", action=UndrainWorker
+)(_drain)
 
 
 # --- switches ---------------------------------------------------------------------------------------------------------
@@ -258,88 +220,66 @@ COMMANDS = {
 _VIEW_SWITCHES = Operation(action="view", permission=f"{APP}.view_switchedoff")
 
 
-class SwitchesCommand:
+@subcommand("switches", output=Switch | Sequence[Switch])
+def switches() -> None:
     """Switch a queue, an activity or a workflow class off and on, for all workers.
 
     `switches show` lists what is off. `switches off KIND NAME` and `switches on KIND NAME` change it; workers
     notice the change within a second.
     """
 
-    output: ClassVar[Any] = Switch | Sequence[Switch]
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex switches`` to its parser."""
-        parsers = parser.add_subparsers(
-            dest="what", required=True, title="actions", metavar="ACTION", help="What to do."
-        )
-        for name, text in (
-            ("show", "List what is switched off, since when, and by whom."),
-            ("off", "Switch it off: workers start no new work for it, and running work finishes."),
-            ("on", "Switch it on: waiting work continues."),
-        ):
-            subparser = parsers.add_parser(name, description=text, help=text)
-            if name != "show":
-                subparser.add_argument("kind", choices=SwitchedOff.Switchable.values, help="Kind of the switch.")
-                subparser.add_argument(
-                    "name", metavar="NAME", help="Name of the queue, the activity or the workflow class."
-                )
-                subparser.add_argument(
-                    "--key", default="", metavar="KEY", help="Concurrency key, for a hold on only one key."
-                )
-                subparser.add_argument(
-                    "--reason",
-                    default="",
-                    metavar="TEXT",
-                    help="Reason, recorded in the audit log and shown to people whose runs are waiting.",
-                )
-            command_arguments.add_user_argument(subparser)
-            printing.add_json_argument(subparser)
+@switches.word("show")
+def show_switches(command: BaseCommand, *, actor: ActorOption, json: JsonOption) -> None:
+    """List what is switched off, since when, and by whom."""
+    alias = storage().alias
+    require_access(actor.user, _VIEW_SWITCHES, alias=alias)
+    outputs = [_switch_output(row) for row in redact_holds(active_switches(alias), actor.user)]
+    if json:
+        printing.print_json(command, outputs)
+    elif not outputs:
+        printing.write_line(command, "nothing is switched off")
+    else:
+        cells = [
+            (switch.kind, switch.name, f"{switch.since:%Y-%m-%d %H:%M}", switch.by, _reason_cell(switch))
+            for switch in outputs
+        ]
+        printing.print_table(command, ("KIND", "NAME", "SINCE", "BY", "REASON"), cells)
 
-    def handle(
-        self,
-        command: BaseCommand,
-        *,
-        what: str,
-        as_user: str | None,
-        json: bool,
-        kind: str = "",
-        name: str = "",
-        key: str = "",
-        reason: str = "",
-        **options: object,
-    ) -> None:
-        """Print the switches that are off, or turn one off or on and print it.
 
-        A change writes one row, and one for the audit log.
-        """
-        del options
-        actor = command_arguments.resolve_actor(as_user)
-        if what == "show":
-            alias = storage().alias
-            require_access(actor.user, _VIEW_SWITCHES, alias=alias)
-            outputs = [_switch_output(row) for row in redact_holds(active_switches(alias), actor.user)]
-            if json:
-                printing.print_json(command, outputs)
-            elif not outputs:
-                printing.write_line(command, "nothing is switched off")
-            else:
-                cells = [
-                    (switch.kind, switch.name, f"{switch.since:%Y-%m-%d %H:%M}", switch.by, _reason_cell(switch))
-                    for switch in outputs
-                ]
-                printing.print_table(command, ("KIND", "NAME", "SINCE", "BY", "REASON"), cells)
-            return
-        # Switching on deletes the row, and the action returns it as it was.
-        action = (SwitchOff if what == "off" else SwitchOn)(kind, name, reason=reason, key=key, by=actor)
-        row = action.execute()
-        if json:
-            printing.print_json(command, *map(_switch_output, redact_holds([row], actor.user)))
-        elif row.until is not None:
-            printing.write_line(command, f"the hold of the queue {row.name} has ended")
-        else:
-            printing.write_line(command, f"the {row.kind} {row.name} is switched {what}")
-            if action.notice:
-                printing.write_line(command, action.notice)
+def _switch(
+    command: BaseCommand,
+    *,
+    action: type[SwitchOff | SwitchOn],
+    kind: Annotated[str, Argument("Kind of the switch.", choices=SwitchedOff.Switchable.values)],
+    name: Annotated[str, Argument("Name of the queue, the activity or the workflow class.", "NAME")],
+    key: Annotated[str, Option("Concurrency key, for a hold on only one key.", "KEY")] = "",
+    reason: Annotated[
+        str, Option("Reason, recorded in the audit log and shown to people whose runs are waiting.", "TEXT")
+    ] = "",
+    actor: ActorOption,
+    json: JsonOption,
+) -> None:
+    """Switch off or on, and print the switch. One row is written, and one for the audit log."""
+    # Switching on deletes the row, and the action returns it as it was.
+    operation = action(kind, name, reason=reason, key=key, by=actor)
+    row = operation.execute()
+    if json:
+        printing.print_json(command, *map(_switch_output, redact_holds([row], actor.user)))
+    elif row.until is not None:
+        printing.write_line(command, f"the hold of the queue {row.name} has ended")
+    else:
+        printing.write_line(command, f"the {row.kind} {row.name} is switched {'off' if action is SwitchOff else 'on'}")
+        if operation.notice:
+            printing.write_line(command, operation.notice)
+
+
+switches.word(
+    "off",
+    description="Switch it off: workers start no new work for it, and running work finishes.",
+    action=SwitchOff,
+)(_switch)
+switches.word("on", description="Switch it on: waiting work continues.", action=SwitchOn)(_switch)
 
 
 def _reason_cell(switch: Switch) -> str:
@@ -359,48 +299,31 @@ def _switch_output(row: SwitchedOff) -> Switch:
 # --- sync -------------------------------------------------------------------------------------------------------------
 
 
-class SyncCommand:
+@subcommand("sync", output=MirrorSynced)
+def sync(
+    command: BaseCommand,
+    *,
+    run: Annotated[str | None, Argument("Business id or run id; without it, all runs.", "RUN")],
+    workflow: WorkflowOption,
+    actor: ActorOption,
+    json: JsonOption,
+) -> None:
     """Rebuild the rows of runs that are on the Temporal cluster from their histories there.
 
     `sync` compares all runs, and `sync RUN` those of one chain. Rows that were deleted come back, and open rows
     whose run the cluster no longer has are closed. Workers keep the rows up to date by themselves, so you need this
     command only after restoring a backup.
     """
-
-    output: ClassVar[Any] = MirrorSynced
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex sync`` to its parser."""
-        parser.add_argument("run", nargs="?", metavar="RUN", help="Business id or run id; without it, all runs.")
-        parser.add_argument("--workflow", metavar="NAME", help="Workflow class, if several classes have used the id.")
-        command_arguments.add_user_argument(parser)
-        printing.add_json_argument(parser)
-
-    def handle(
-        self,
-        command: BaseCommand,
-        *,
-        run: str | None,
-        workflow: str | None,
-        as_user: str | None,
-        json: bool,
-        **options: object,
-    ) -> None:
-        """Compare the rows with the cluster, rebuild those of its runs, and print how many. Writes one audit row."""
-        del options
-        actor = command_arguments.resolve_actor(as_user)
-        target = None if run is None else command_arguments.find_visible_target(run, workflow, actor=actor)
-        done = SyncMirror(target, by=actor).execute()
-        if json:
-            printing.print_json(command, done)
-        else:
-            printing.write_line(
-                command,
-                f"compared {counted(done.compared, 'run', 'runs')} on the cluster: wrote the rows of {done.written}, "
-                f"and closed those of {done.closed}",
-            )
-            if target is not None and target.closed and not done.compared:
-                printing.write_line(command, "The cluster no longer has this run. Its rows stay as they are.")
+    # The command writes one audit row.
+    target = None if run is None else command_arguments.find_visible_target(run, workflow, actor=actor)
+    done = SyncMirror(target, by=actor).execute()
+    text = (
+        f"compared {counted(done.compared, 'run', 'runs')} on the cluster: wrote the rows of {done.written}, "
+        f"and closed those of {done.closed}"
+    )
+    if target is not None and target.closed and not done.compared:
+        text += "\nThe cluster no longer has this run. Its rows stay as they are."
+    printing.print_result(command, done, text, as_json=json)
 
 
 # --- outbox -----------------------------------------------------------------------------------------------------------
@@ -410,66 +333,44 @@ _VIEW_OUTBOX = Operation(action="view", permission=f"{APP}.view_outbox")
 _MAX_ROWS = 200
 
 
-class OutgoingCommand:
+@subcommand("outbox", output=OutgoingMessage | Sequence[OutgoingMessage])
+def outbox() -> None:
     """List outgoing messages, send dead letters again, and drop messages.
 
     `outbox show` lists the messages that are waiting to be sent to other systems, and those that the systems refused.
     `outbox again ID` sends a dead letter again, and `outbox drop ID` drops a message.
     """
 
-    output: ClassVar[Any] = OutgoingMessage | Sequence[OutgoingMessage]
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex outbox`` to its parser."""
-        parsers = parser.add_subparsers(
-            dest="action", required=True, title="actions", metavar="ACTION", help="What to do."
-        )
-        for name, text in (
-            ("show", "List messages that are waiting to be sent, and dead letters."),
-            ("again", "Send a dead letter again."),
-            ("drop", "Drop a message, so that it is never sent."),
-        ):
-            subparser = parsers.add_parser(name, description=text, help=text)
-            if name != "show":
-                subparser.add_argument("message", metavar="ID", help="Id of the message, as printed by `outbox show`.")
-                subparser.add_argument(
-                    "--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log."
-                )
-            command_arguments.add_user_argument(subparser)
-            printing.add_json_argument(subparser)
+@outbox.word("show")
+def show_outbox(command: BaseCommand, *, actor: ActorOption, json: JsonOption) -> None:
+    """List messages that are waiting to be sent, and dead letters."""
+    alias = storage().alias
+    require_access(actor.user, _VIEW_OUTBOX, alias=alias)
+    rows = describe_outgoing([*outgoing_messages(alias, actor.user)[:_MAX_ROWS]], actor.user)
+    lines = [_line(row) for row in rows] or ["no messages are waiting to be sent"]
+    printing.print_result(command, rows, *lines, as_json=json)
 
-    def handle(
-        self,
-        command: BaseCommand,
-        *,
-        action: str,
-        as_user: str | None,
-        json: bool,
-        message: str = "",
-        reason: str = "",
-        **options: object,
-    ) -> None:
-        """Print the outgoing messages, or send one again or drop it and print it. A change writes one audit row."""
-        del options
-        actor = command_arguments.resolve_actor(as_user)
-        if action == "show":
-            alias = storage().alias
-            require_access(actor.user, _VIEW_OUTBOX, alias=alias)
-            rows = describe_outgoing([*outgoing_messages(alias, actor.user)[:_MAX_ROWS]], actor.user)
-            if json:
-                printing.print_json(command, rows)
-            elif not rows:
-                printing.write_line(command, "no messages are waiting to be sent")
-            for row in [] if json else rows:
-                printing.write_line(command, _line(row))
-            return
-        done = (SendAgain if action == "again" else DropOutgoing)(message, reason=reason, by=actor).execute()
-        if json:
-            printing.print_json(command, done)
-        else:
-            printing.write_line(
-                command, f"{done.kind} {done.id}: {'it is sent again' if action == 'again' else 'dropped'}"
-            )
+
+MessageArgument = Annotated[str, Argument("Id of the message, as printed by `outbox show`.", "ID")]
+
+
+@outbox.word("again")
+def send_again(
+    command: BaseCommand, *, message: MessageArgument, reason: ReasonOption = "", actor: ActorOption, json: JsonOption
+) -> None:
+    """Send a dead letter again."""
+    row = SendAgain(message, reason=reason, by=actor).execute()
+    printing.print_result(command, row, f"{row.kind} {row.id}: it is sent again", as_json=json)
+
+
+@outbox.word("drop")
+def drop(
+    command: BaseCommand, *, message: MessageArgument, reason: ReasonOption = "", actor: ActorOption, json: JsonOption
+) -> None:
+    """Drop a message, so that it is never sent."""
+    row = DropOutgoing(message, reason=reason, by=actor).execute()
+    printing.print_result(command, row, f"{row.kind} {row.id}: dropped", as_json=json)
 
 
 def _line(message: OutgoingMessage) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError
 
 from temporalex_django import access
 from temporalex_django.authoring import workflow as workflows
@@ -20,6 +20,14 @@ from temporalex_django.graph.steps import key_of, name_of
 from temporalex_django.graph.workflow import GraphWorkflow
 from temporalex_django.management import arguments as command_arguments
 from temporalex_django.management import outputs as printing
+from temporalex_django.management.arguments import (
+    ActorOption,
+    Argument,
+    JsonOption,
+    Option,
+    VersionOption,
+    subcommand,
+)
 from temporalex_django.operations.base import storage
 from temporalex_django.operations.read.describe import load_instance as instance_of
 from temporalex_django.operations.run_lookup import find_run
@@ -68,73 +76,48 @@ class GraphDrawn:
     output: str | None
 
 
-class GraphCommand:
+@subcommand("graph", output=GraphDrawn)
+def draw(
+    command: BaseCommand,
+    *,
+    name: Annotated[str, Argument("Name of the workflow.", "NAME")],
+    format: Annotated[
+        str, Option("Format of the drawing (default: mermaid).", choices=(*render.FORMATS, "svg"))
+    ] = "mermaid",
+    id: Annotated[str | None, Option("A run: its business id, the value of its business key, or its run id.", "ID")],
+    number: VersionOption,
+    actor: ActorOption,
+    output: Annotated[str | None, Option("File for the drawing (default: standard output).", "FILE")],
+    json: JsonOption,
+) -> None:
     """Draw a graph workflow, with the state of a run if its id is given."""
-
-    output: ClassVar[Any] = GraphDrawn
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex graph`` to its parser."""
-        parser.add_argument("name", metavar="NAME", help="Name of the workflow.")
-        parser.add_argument(
-            "--format",
-            choices=[*render.FORMATS, "svg"],
-            default="mermaid",
-            help="Format of the drawing (default: mermaid).",
+    visible_runs = command_arguments.visible_runs(actor)
+    cls, instance, run_id = workflows.find(name).choose(number, {}), None, None
+    if id is not None:
+        # The run may have another version than the class that was named: draw the graph that it runs.
+        target = find_run(_find_id(cls, id), storage=storage(), workflow=cls.name, visible_runs=visible_runs)
+        access.require_access(actor.user, access.VIEW, alias=storage().alias, run=target.row)
+        instance, run_id = instance_of(target, storage=storage()), str(target.selected_run_id)
+        cls = instance.workflow
+    if not issubclass(cls, GraphWorkflow):
+        problem = f"{printing.escape(name)} is not a graph workflow, so there is nothing to draw"
+        raise CommandError(
+            printing.with_next_step(problem, "Pass the name of a graph workflow."), returncode=printing.REFUSED
         )
-        parser.add_argument(
-            "--id", metavar="ID", help="A run: its business id, the value of its business key, or its run id."
-        )
-        parser.add_argument("--version", metavar="N", dest="number", type=int, help="Version of the workflow.")
-        command_arguments.add_user_argument(parser)
-        parser.add_argument("--output", metavar="FILE", help="File for the drawing (default: standard output).")
-        printing.add_json_argument(parser)
-
-    def handle(
-        self,
-        command: BaseCommand,
-        *,
-        name: str,
-        format: str,
-        id: str | None,
-        number: int | None,
-        output: str | None,
-        as_user: str | None,
-        json: bool,
-        **_: Any,
-    ) -> None:
-        """Print the drawing of a graph, or write it to a file.
-
-        Raises ``CommandError`` for a workflow that is not a graph, and for a run that does not exist.
-        """
-        actor = command_arguments.resolve_actor(as_user)
-        visible_runs = command_arguments.visible_runs(actor)
-        cls, instance, run_id = workflows.find(name).choose(number, {}), None, None
-        if id is not None:
-            # The run may have another version than the class that was named: draw the graph that it runs.
-            target = find_run(_find_id(cls, id), storage=storage(), workflow=cls.name, visible_runs=visible_runs)
-            access.require_access(actor.user, access.VIEW, alias=storage().alias, run=target.row)
-            instance, run_id = instance_of(target, storage=storage()), str(target.selected_run_id)
-            cls = instance.workflow
-        if not issubclass(cls, GraphWorkflow):
-            problem = f"{printing.escape(name)} is not a graph workflow, so there is nothing to draw"
-            raise CommandError(
-                printing.with_next_step(problem, "Pass the name of a graph workflow."), returncode=printing.REFUSED
-            )
-        graph = cls._require_graph()
-        if format == "svg":
-            picture = draw_graph(cls, instance)
-            text = render_svg(picture)
-            if picture.drawn.left_out:
-                command.stderr.write(f"{picture.drawn.left_out} more steps are not drawn. The format mermaid has all.")
-        else:
-            text = render.FORMATS[format](graph, instance)
-        if output is not None:
-            _write_file(text, Path(output))
-        if json:
-            printing.print_json(command, _graph_output(cls, graph, instance, run_id, format, text, output))
-        elif output is None:
-            printing.write_line(command, text.rstrip("\n"))
+    graph = cls._require_graph()
+    if format == "svg":
+        picture = draw_graph(cls, instance)
+        text = render_svg(picture)
+        if picture.drawn.left_out:
+            command.stderr.write(f"{picture.drawn.left_out} more steps are not drawn. The format mermaid has all.")
+    else:
+        text = render.FORMATS[format](graph, instance)
+    if output is not None:
+        _write_file(text, Path(output))
+    if json:
+        printing.print_json(command, _graph_output(cls, graph, instance, run_id, format, text, output))
+    elif output is None:
+        printing.write_line(command, text.rstrip("\n"))
 
 
 def _graph_output(

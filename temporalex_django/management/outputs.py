@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import IO, Any, cast
 
 import msgspec
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError
 from django.db import Error as DatabaseError
 from django.utils import timezone
 
@@ -179,11 +179,6 @@ _BAR_WIDTH = 30
 ReportProgress = Callable[..., None]
 
 
-def add_json_argument(parser: CommandParser) -> None:
-    """Add the option ``--json``."""
-    parser.add_argument("--json", action="store_true", help="Print JSON.")
-
-
 def escape(text: object) -> str:
     """Return the text as one line that is safe to print on a terminal: line ends and control characters are escaped."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
@@ -204,6 +199,15 @@ def print_json(command: BaseCommand, value: Any) -> None:
 def print_json_line(command: BaseCommand, value: Any) -> None:
     """Print one value as JSON on a single line, for commands that print many values."""
     write_line(command, json.dumps(_to_builtins(value), separators=(",", ":")))
+
+
+def print_result(command: BaseCommand, value: Any, *lines: str, as_json: bool) -> None:
+    """Print the result of a command: ``value`` as JSON, or lines of text that say it to people."""
+    if as_json:
+        print_json(command, value)
+        return
+    for line in lines:
+        write_line(command, line)
 
 
 def _to_builtins(value: Any) -> Any:

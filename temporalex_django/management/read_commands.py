@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError
 from django.db.models import Count, Min, Q, QuerySet
 from django.utils import timezone
 
@@ -39,14 +39,24 @@ from temporalex_django.engine.ids import parse_run_id
 from temporalex_django.errors import QueryFailed, WorkflowNotFound
 from temporalex_django.management import arguments as command_arguments
 from temporalex_django.management import outputs as printing
-from temporalex_django.management.arguments import add_filters, apply_filters, filters_of
+from temporalex_django.management.arguments import (
+    DEFAULT_LIMIT,
+    ActorOption,
+    Argument,
+    FilterOptions,
+    JsonOption,
+    Option,
+    RunArgument,
+    WorkflowOption,
+    apply_filters,
+    limit_option,
+    subcommand,
+)
 from temporalex_django.management.outputs import (
     EventPrinted,
     RunDescribed,
     RunListed,
-    add_json_argument,
     escape,
-    print_json,
     run_output,
     status_text,
     summary_output,
@@ -64,43 +74,32 @@ from temporalex_django.operations.read.run_filters import annotate_attempts, ann
 from temporalex_django.operations.read.run_summary import summarize_run, summarize_runs
 
 
-class DescribeCommand:
+@subcommand("describe", output=RunDescribed)
+def describe_run(
+    command: BaseCommand, *, run: RunArgument, workflow: WorkflowOption, actor: ActorOption, json: JsonOption
+) -> None:
     """Show the state of a run, what it is waiting for, and the messages that it accepts."""
-
-    output: ClassVar[Any] = RunDescribed
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex describe`` to its parser."""
-        command_arguments.add_run_arguments(parser)
-
-    def handle(
-        self, command: BaseCommand, *, run: str, workflow: str | None, as_user: str | None, json: bool, **_: Any
-    ) -> None:
-        """Print the description of a run.
-
-        It writes nothing but, for a user who sees payloads, an audit row about the read.
-        """
-        actor = command_arguments.resolve_actor(as_user)
-        target = command_arguments.find_visible_target(run, workflow, actor=actor)
-        runs = Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain")
-        row = annotate_attempts(runs).filter(pk=target.selected_run_id).first()
-        if row is None:  # it was deleted after it was found
-            raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} no longer exists")
-        redactor = redactor_for(actor.user, row)
-        # Recorded before anything is printed: a reader who stops the output has read it, too.
-        if redactor.shows_payloads:
-            audit.record_read(actor, row)
-        run_output = RunDescribed(
-            run=describe(target, storage=storage(), run=row, redactor=redactor),
-            queue=row.queue,
-            created_at=row.created_at,
-            parent_run_id=_visible_parent_id(row, command_arguments.visible_runs(actor)),
-            summary=summary_output(summarize_run(row, redactor=redactor)),
-        )
-        if json:
-            printing.print_json(command, run_output)
-            return
-        printing.print_table(command, ("", ""), [(name, text) for name, text in _text_rows(run_output) if text])
+    # The command writes nothing but, for a user who sees payloads, an audit row about the read.
+    target = command_arguments.find_visible_target(run, workflow, actor=actor)
+    runs = Instance.objects.using(storage().alias).defer(*DEFERRED_COLUMNS).select_related("chain")
+    row = annotate_attempts(runs).filter(pk=target.selected_run_id).first()
+    if row is None:  # it was deleted after it was found
+        raise WorkflowNotFound(f"{target.workflow} {target.workflow_id} no longer exists")
+    redactor = redactor_for(actor.user, row)
+    # Recorded before anything is printed: a reader who stops the output has read it, too.
+    if redactor.shows_payloads:
+        audit.record_read(actor, row)
+    run_output = RunDescribed(
+        run=describe(target, storage=storage(), run=row, redactor=redactor),
+        queue=row.queue,
+        created_at=row.created_at,
+        parent_run_id=_visible_parent_id(row, command_arguments.visible_runs(actor)),
+        summary=summary_output(summarize_run(row, redactor=redactor)),
+    )
+    if json:
+        printing.print_json(command, run_output)
+        return
+    printing.print_table(command, ("", ""), [(name, text) for name, text in _text_rows(run_output) if text])
 
 
 def _visible_parent_id(row: Instance, visible_runs: QuerySet[Instance]) -> str | None:
@@ -170,62 +169,52 @@ def _format_column(column: RunColumn, run_output: RunDescribed) -> str:
 # --- history ----------------------------------------------------------------------------------------------------------
 
 
-class HistoryCommand:
+@subcommand("history", output=EventPrinted)
+def print_history(
+    command: BaseCommand, *, run: RunArgument, workflow: WorkflowOption, actor: ActorOption, json: JsonOption
+) -> None:
     """Print the history of a run, one row for each thing that happened.
 
     With --json, every event as one line of JSON.
     """
-
-    output: ClassVar[Any] = EventPrinted
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex history`` to its parser."""
-        command_arguments.add_run_arguments(parser)
-
-    def handle(
-        self, command: BaseCommand, *, run: str, workflow: str | None, as_user: str | None, json: bool, **_: Any
-    ) -> None:
-        """Print the history of a run: its timeline or, with ``--json``, its events, which are read in pages of 500.
-
-        It writes nothing but, for a user who sees payloads, an audit row about the read.
-        """
-        actor = command_arguments.resolve_actor(as_user)
-        target = command_arguments.find_visible_target(run, workflow, actor=actor)
-        redactor = redactor_for(actor.user, target.row)
-        # Recorded before anything is printed: a reader who stops the output has read it, too.
-        if redactor.shows_payloads:
-            audit.record_read(actor, target.row)
-        if json:
-            told_events = history_of(target, storage=storage())
-            if told_events is not None:
-                for core_event in map(redactor.redact_event, told_events):
-                    event_output = EventPrinted(
-                        number=core_event.number,
-                        activation=core_event.activation,
-                        kind=core_event.kind,
-                        at=core_event.at,
-                        attributes=core_event.attributes,
-                    )
-                    printing.print_json_line(command, event_output)
-                return
-            events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.selected_run_id)
-            for event in iterate_pages(events, by="seq"):
-                printing.print_json_line(command, _event_output(event, redactor))
+    # Events are read in pages of 500. The command writes nothing but, for a user who sees payloads, an audit row about
+    # the read.
+    target = command_arguments.find_visible_target(run, workflow, actor=actor)
+    redactor = redactor_for(actor.user, target.row)
+    # Recorded before anything is printed: a reader who stops the output has read it, too.
+    if redactor.shows_payloads:
+        audit.record_read(actor, target.row)
+    if json:
+        told_events = history_of(target, storage=storage())
+        if told_events is not None:
+            for core_event in map(redactor.redact_event, told_events):
+                event_output = EventPrinted(
+                    number=core_event.number,
+                    activation=core_event.activation,
+                    kind=core_event.kind,
+                    at=core_event.at,
+                    attributes=core_event.attributes,
+                )
+                printing.print_json_line(command, event_output)
             return
-        now, rows = timezone.now(), timeline.rows_of_run(target, redactor=redactor, storage=storage())
-        cells = [
-            (
-                row.number,
-                row.activation,
-                printing.format_local_time(row.began),
-                row.text(now=now, titles=timeline.titles_of(row)),
-            )
-            for row in rows
-        ]
-        if cells:
-            printing.print_table(command, ("#", "ACTIVATION", "WHEN", "WHAT"), cells)
-        else:
-            printing.write_line(command, "no history yet: no worker has picked up the run")
+        events = HistoryEvent.objects.using(storage().alias).filter(run_id=target.selected_run_id)
+        for event in iterate_pages(events, by="seq"):
+            printing.print_json_line(command, _event_output(event, redactor))
+        return
+    now, rows = timezone.now(), timeline.rows_of_run(target, redactor=redactor, storage=storage())
+    cells = [
+        (
+            row.number,
+            row.activation,
+            printing.format_local_time(row.began),
+            row.text(now=now, titles=timeline.titles_of(row)),
+        )
+        for row in rows
+    ]
+    if cells:
+        printing.print_table(command, ("#", "ACTIVATION", "WHEN", "WHAT"), cells)
+    else:
+        printing.write_line(command, "no history yet: no worker has picked up the run")
 
 
 def _event_output(event: HistoryEvent, redactor: Redactor) -> EventPrinted:
@@ -245,77 +234,64 @@ def _event_output(event: HistoryEvent, redactor: Redactor) -> EventPrinted:
 
 
 DEFERRED_COLUMNS = (*PAYLOAD_COLUMNS, "metadata")
-_DEFAULT_LIMIT = 50
 _PAGE_SIZE = 500
 
 
-class ListCommand:
+@subcommand("list", output=RunListed)
+def list_runs(
+    command: BaseCommand,
+    *,
+    filters: FilterOptions,
+    order: Annotated[
+        str,
+        Option(
+            f"Order of the list: {', '.join(ORDERS)} (default: {NEWEST_FIRST}). "
+            f"For descending order, use an equals sign: --order={NEWEST_FIRST}.",
+            "ORDER",
+        ),
+    ] = NEWEST_FIRST,
+    limit: Annotated[int | None, limit_option("runs")],
+    actor: ActorOption,
+    json: JsonOption,
+) -> None:
     """List runs, newest first unless --order says otherwise, each with a sentence about its state.
 
     With --json, one line of JSON for each run, without a limit and in constant memory.
     """
-
-    output: ClassVar[Any] = RunListed
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex list`` to its parser."""
-        add_filters(parser)
-        parser.add_argument(
-            "--order",
-            default=NEWEST_FIRST,
-            metavar="ORDER",
-            help=f"Order of the list: {', '.join(ORDERS)} (default: {NEWEST_FIRST}). "
-            f"For descending order, use an equals sign: --order={NEWEST_FIRST}.",
+    # Runs are read in pages of 500, each with at most four statements.
+    if order not in ORDERS:
+        raise usage_error(
+            f"--order {printing.escape(order)} is not a valid sort order", f"Use one of: {', '.join(ORDERS)}."
         )
-        parser.add_argument(
-            "--limit",
-            type=int,
-            metavar="N",
-            help=f"Print at most N runs (default: {_DEFAULT_LIMIT}; with --json, all).",
+    runs = apply_filters(command_arguments.visible_runs(actor), filters).defer(*DEFERRED_COLUMNS)
+    runs = annotate_failed_messages(runs.select_related("chain"))
+    # One more than is printed, to know if there are more.
+    maximum = None if json and limit is None else (limit or DEFAULT_LIMIT) + 1
+    rows = islice(iterate_runs(runs, order, size=min(_PAGE_SIZE, maximum or _PAGE_SIZE)), maximum)
+    if json:
+        for run_output in islice(_run_outputs(rows, actor), limit):
+            printing.print_json_line(command, run_output)
+        return
+    outputs = list(_run_outputs(rows, actor))
+    printed_outputs = outputs[: limit or DEFAULT_LIMIT]
+    if printed_outputs:
+        cells = [
+            (
+                run_output.id,
+                run_output.workflow,
+                status_text(run_output.status, blocked=run_output.summary.state == "blocked"),
+                run_output.summary.text,
+            )
+            for run_output in printed_outputs
+        ]
+        printing.print_table(command, ("ID", "WORKFLOW", "STATUS", "SUMMARY"), cells)
+    if not outputs:
+        printing.write_line(command, "no runs")
+    elif len(outputs) > len(printed_outputs):
+        printing.write_line(
+            command,
+            f"More than {counted(len(printed_outputs), 'run matches', 'runs match')}. Use --limit N or a filter to see others.",
         )
-        command_arguments.add_user_argument(parser)
-        printing.add_json_argument(parser)
-
-    def handle(
-        self, command: BaseCommand, *, order: str, limit: int | None, as_user: str | None, json: bool, **options: Any
-    ) -> None:
-        """Print the runs that match the filters, in pages of 500, each with at most four statements."""
-        if limit is not None and limit < 1:
-            raise usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
-        if order not in ORDERS:
-            raise usage_error(
-                f"--order {printing.escape(order)} is not a valid sort order", f"Use one of: {', '.join(ORDERS)}."
-            )
-        actor = command_arguments.resolve_actor(as_user)
-        runs = apply_filters(command_arguments.visible_runs(actor), filters_of(options)).defer(*DEFERRED_COLUMNS)
-        runs = annotate_failed_messages(runs.select_related("chain"))
-        # One more than is printed, to know if there are more.
-        maximum = None if json and limit is None else (limit or _DEFAULT_LIMIT) + 1
-        rows = islice(iterate_runs(runs, order, size=min(_PAGE_SIZE, maximum or _PAGE_SIZE)), maximum)
-        if json:
-            for run_output in islice(_run_outputs(rows, actor), limit):
-                printing.print_json_line(command, run_output)
-            return
-        outputs = list(_run_outputs(rows, actor))
-        printed_outputs = outputs[: limit or _DEFAULT_LIMIT]
-        if printed_outputs:
-            cells = [
-                (
-                    run_output.id,
-                    run_output.workflow,
-                    status_text(run_output.status, blocked=run_output.summary.state == "blocked"),
-                    run_output.summary.text,
-                )
-                for run_output in printed_outputs
-            ]
-            printing.print_table(command, ("ID", "WORKFLOW", "STATUS", "SUMMARY"), cells)
-        if not outputs:
-            printing.write_line(command, "no runs")
-        elif len(outputs) > len(printed_outputs):
-            printing.write_line(
-                command,
-                f"More than {counted(len(printed_outputs), 'run matches', 'runs match')}. Use --limit N or a filter to see others.",
-            )
 
 
 def _run_outputs(rows: Iterator[Any], actor: Actor) -> Iterator[RunListed]:
@@ -345,55 +321,48 @@ class VersionOpen:
     missing: str | None
 
 
-class VersionsCommand:
+@subcommand("versions", output=Sequence[VersionOpen])
+def list_versions(
+    command: BaseCommand,
+    *,
+    flows: Annotated[list[str], Argument("Only these workflows.", "FLOW")],
+    actor: ActorOption,
+    json: JsonOption,
+) -> None:
     """List the versions of workflows that open runs use, and which workers have their code."""
-
-    output: ClassVar[Any] = Sequence[VersionOpen]
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex versions`` to its parser."""
-        parser.add_argument("flows", nargs="*", metavar="FLOW", help="Only these workflows.")
-        command_arguments.add_user_argument(parser)
-        add_json_argument(parser)
-
-    def handle(self, command: BaseCommand, *, flows: list[str], json: bool, as_user: str | None, **_: Any) -> None:
-        """Print the numbers of open runs by class, version and queue: one query, and one for the workers."""
-        alias = get_settings().DATABASE
-        # Without the default order, which would be added to GROUP BY.
-        runs = (
-            command_arguments.visible_runs(command_arguments.resolve_actor(as_user))
-            .exclude(status__in=CLOSED_STATUSES)
-            .order_by()
+    # There is one query for the runs, and one for the workers.
+    alias = get_settings().DATABASE
+    # Without the default order, which would be added to GROUP BY.
+    runs = command_arguments.visible_runs(actor).exclude(status__in=CLOSED_STATUSES).order_by()
+    if flows:
+        runs = runs.filter(workflow__in=flows)
+    rows = runs.values("workflow", "version", "queue").annotate(open=Count("pk"), oldest=Min("created_at"))
+    workers = live_workers(alias=alias)
+    local_versions = workflows.registered_versions()
+    outputs = [
+        VersionOpen(
+            workflow=row["workflow"],
+            version=row["version"],
+            queue=row["queue"],
+            open=row["open"],
+            oldest=row["oldest"].isoformat(),
+            here=row["version"] in local_versions.get(row["workflow"], ()),
+            missing=workers.missing_worker(workflow=row["workflow"], version=row["version"], queue=row["queue"]),
         )
-        if flows:
-            runs = runs.filter(workflow__in=flows)
-        rows = runs.values("workflow", "version", "queue").annotate(open=Count("pk"), oldest=Min("created_at"))
-        workers = live_workers(alias=alias)
-        local_versions = workflows.registered_versions()
-        outputs = [
-            VersionOpen(
-                workflow=row["workflow"],
-                version=row["version"],
-                queue=row["queue"],
-                open=row["open"],
-                oldest=row["oldest"].isoformat(),
-                here=row["version"] in local_versions.get(row["workflow"], ()),
-                missing=workers.missing_worker(workflow=row["workflow"], version=row["version"], queue=row["queue"]),
-            )
-            for row in sorted(rows, key=lambda row: (row["workflow"], row["version"], row["queue"]))
-        ]
-        if json:
-            print_json(command, outputs)
-            return
-        for version_output in outputs:
-            code_text = "code here" if version_output.here else "no code here"
-            wait_text = ""
-            if version_output.missing:
-                wait_text = f"; waiting for {version_output.missing}"
-            text = f"{version_output.workflow} version {version_output.version}: {version_output.open} open, oldest {version_output.oldest}, {code_text}{wait_text}"
-            write_line(command, escape(text))
-        if not outputs:
-            write_line(command, "no open runs")
+        for row in sorted(rows, key=lambda row: (row["workflow"], row["version"], row["queue"]))
+    ]
+    if json:
+        printing.print_json(command, outputs)
+        return
+    for version_output in outputs:
+        code_text = "code here" if version_output.here else "no code here"
+        wait_text = ""
+        if version_output.missing:
+            wait_text = f"; waiting for {version_output.missing}"
+        text = f"{version_output.workflow} version {version_output.version}: {version_output.open} open, oldest {version_output.oldest}, {code_text}{wait_text}"
+        write_line(command, escape(text))
+    if not outputs:
+        write_line(command, "no open runs")
 
 
 # --- export -----------------------------------------------------------------------------------------------------------
@@ -410,82 +379,59 @@ class HistoryWritten:
     path: str
 
 
-class ExportCommand:
+@subcommand("export", output=HistoryWritten)
+def export(
+    command: BaseCommand,
+    *,
+    ids: Annotated[list[str], Argument("Business ids (all their runs) or run ids.", "ID")],
+    workflow: Annotated[str | None, Option("All runs of this workflow.", "NAME")],
+    open: Annotated[bool, Option("Only open runs.")],
+    actor: ActorOption,
+    output: Annotated[str, Option("Folder for the files (default: the current folder).", "FOLDER")] = ".",
+    json: JsonOption,
+) -> None:
     """Write histories as JSON files, one for each run, for `temporalex replay --file` and for tests.
 
     The files contain the payloads in plain text.
     """
-
-    output: ClassVar[Any] = HistoryWritten
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex export`` to its parser."""
-        parser.add_argument("ids", nargs="*", metavar="ID", help="Business ids (all their runs) or run ids.")
-        parser.add_argument("--workflow", metavar="NAME", help="All runs of this workflow.")
-        parser.add_argument("--open", action="store_true", help="Only open runs.")
-        command_arguments.add_user_argument(parser)
-        parser.add_argument(
-            "--output", metavar="FOLDER", default=".", help="Folder for the files (default: the current folder)."
+    # One history is in memory at a time, and a file that exists is replaced. A run on a Temporal cluster whose history
+    # cannot be read is skipped and named.
+    if not ids and workflow is None:
+        raise printing.usage_error("no runs are selected", "Give business ids, run ids, or --workflow NAME.")
+    runs = command_arguments.visible_runs(actor).filter(started_at__isnull=False)
+    if ids:
+        runs = runs.filter(_id_condition(ids))
+    if workflow is not None:
+        runs = runs.filter(workflow=workflow)
+    if open:
+        runs = runs.exclude(status__in=CLOSED_STATUSES)
+    folder, storage, count, skipped = Path(output), DjangoStorage(), 0, 0
+    total = 0
+    if printing.is_watched(command, lines=json):
+        total = runs.count()
+    with printing.progress(command, lines=json) as report:
+        # Runs are read by pages of ids, so an export of any size takes little memory.
+        for row in iterate_pages(runs.defer(*UNREAD_COLUMNS).select_related("chain"), by="id"):
+            try:
+                history_output = _write_history(row, folder, _redactor(actor.user, row), storage)
+            except QueryFailed as exc:
+                skipped += 1
+                command.stderr.write(printing.escape(f"skipped: {exc}"))
+                continue
+            count += 1
+            report(count, total)
+            if json:
+                printing.print_json_line(command, history_output)
+    if not count and not skipped:
+        text = printing.with_next_step("no matching run has a history", "List the runs: manage.py temporalex list")
+        raise CommandError(text, returncode=printing.NOT_FOUND)
+    if not json:
+        printing.write_line(command, printing.escape(f"{counted(count, 'history', 'histories')} written to {folder}"))
+    if skipped:
+        raise CommandError(
+            f"{skipped:,} of {counted(count + skipped, 'history', 'histories')} could not be read, and "
+            f"{'was' if skipped == 1 else 'were'} not written"
         )
-        printing.add_json_argument(parser)
-
-    def handle(
-        self,
-        command: BaseCommand,
-        *,
-        ids: list[str],
-        workflow: str | None,
-        open: bool,
-        output: str,
-        as_user: str | None,
-        json: bool,
-        **_: Any,
-    ) -> None:
-        """Write the history of each run to a file, and print a line for each; a file that exists is replaced.
-
-        One history is in memory at a time. A run on a Temporal cluster whose history cannot be read is skipped and
-        named. Raises ``CommandError`` if no run matches, for a user who may not see payloads, and at the end if runs
-        were skipped.
-        """
-        if not ids and workflow is None:
-            raise printing.usage_error("no runs are selected", "Give business ids, run ids, or --workflow NAME.")
-        actor = command_arguments.resolve_actor(as_user)
-        runs = command_arguments.visible_runs(actor).filter(started_at__isnull=False)
-        if ids:
-            runs = runs.filter(_id_condition(ids))
-        if workflow is not None:
-            runs = runs.filter(workflow=workflow)
-        if open:
-            runs = runs.exclude(status__in=CLOSED_STATUSES)
-        folder, storage, count, skipped = Path(output), DjangoStorage(), 0, 0
-        total = 0
-        if printing.is_watched(command, lines=json):
-            total = runs.count()
-        with printing.progress(command, lines=json) as report:
-            # Runs are read by pages of ids, so an export of any size takes little memory.
-            for row in iterate_pages(runs.defer(*UNREAD_COLUMNS).select_related("chain"), by="id"):
-                try:
-                    history_output = _write_history(row, folder, _redactor(actor.user, row), storage)
-                except QueryFailed as exc:
-                    skipped += 1
-                    command.stderr.write(printing.escape(f"skipped: {exc}"))
-                    continue
-                count += 1
-                report(count, total)
-                if json:
-                    printing.print_json_line(command, history_output)
-        if not count and not skipped:
-            text = printing.with_next_step("no matching run has a history", "List the runs: manage.py temporalex list")
-            raise CommandError(text, returncode=printing.NOT_FOUND)
-        if not json:
-            printing.write_line(
-                command, printing.escape(f"{counted(count, 'history', 'histories')} written to {folder}")
-            )
-        if skipped:
-            raise CommandError(
-                f"{skipped:,} of {counted(count + skipped, 'history', 'histories')} could not be read, and "
-                f"{'was' if skipped == 1 else 'were'} not written"
-            )
 
 
 #: O_NOFOLLOW: other users who may write to the folder could place a link there, and choose which file is overwritten.

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any, ClassVar, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal, NamedTuple
 from uuid import UUID
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 from django.db.models import Q, QuerySet
 
@@ -38,6 +38,7 @@ from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.watchdog import watchdog
 from temporalex_django.errors import DeadlockDetected, NondeterminismError, PayloadError, TemporalexError
 from temporalex_django.management import outputs as printing
+from temporalex_django.management.arguments import JsonOption, Option, subcommand
 from temporalex_django.management.subprocess_setup import set_up_django
 from temporalex_django.models import Instance
 from temporalex_django.operations.runs.history_action import replay_limit
@@ -127,126 +128,102 @@ _CHUNK_SIZE = 20
 _ON_CLUSTER: Final = {"mirrored_at__isnull": False}
 
 
-class ReplayCommand:
+@subcommand("replay", output=HistoriesReplayed)
+def replay_histories(
+    command: BaseCommand,
+    *,
+    workflow: Annotated[list[str] | None, Option("Only runs of this workflow (can be repeated).", "NAME")],
+    open: Annotated[bool, Option("Only open runs.")],
+    make_current: Annotated[
+        bool,
+        Option("If all histories match the code, let the build of this process get the runs of the Temporal cluster."),
+    ],
+    backend: Annotated[
+        str | None,
+        Option(
+            "Only runs of this backend. Without it, the open runs on a Temporal cluster are replayed, too.",
+            choices=(TABLES, TEMPORAL),
+        ),
+    ],
+    sample: Annotated[
+        int | None,
+        Option(
+            "Replay only N runs, chosen at random among runs of different versions, lengths and waits.",
+            "N",
+            is_positive=True,
+        ),
+    ],
+    seed: Annotated[int, Option("Seed of the random choice (default: 0).")] = 0,
+    file: Annotated[
+        list[str] | None,
+        Option("A history file, or a folder of them, to replay instead of the database (can be repeated).", "PATH"),
+    ],
+    processes: Annotated[int | None, Option("Use at most this many processes (default: one per processor).")],
+    timeout: Annotated[
+        float | None,
+        Option(
+            "Processor time that the code may take between two waits of a history "
+            "(default: DEADLOCK_TIMEOUT, and a second more for every 10,000 events).",
+            "SECONDS",
+        ),
+    ],
+    strict: Annotated[
+        bool,
+        Option(
+            "Also fail if an input of an activity or a child differs; without this option, differences are only listed."
+        ),
+    ],
+    json: JsonOption,
+) -> None:
     """Replay recorded histories with the current code, as a check before a deploy.
 
     Nothing is written. The exit status is 1 if a history does not match the code or could not be read from the Temporal
     cluster, and 6 if all others were replayed but some took too long.
     """
-
-    output: ClassVar[Any] = HistoriesReplayed
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex replay`` to its parser."""
-        parser.add_argument(
-            "--workflow", action="append", metavar="NAME", help="Only runs of this workflow (can be repeated)."
-        )
-        parser.add_argument("--open", action="store_true", help="Only open runs.")
-        parser.add_argument(
-            "--make-current",
-            action="store_true",
-            help="If all histories match the code, let the build of this process get the runs of the Temporal cluster.",
-        )
-        parser.add_argument(
-            "--backend",
-            choices=(TABLES, TEMPORAL),
-            help="Only runs of this backend. Without it, the open runs on a Temporal cluster are replayed, too.",
-        )
-        parser.add_argument(
-            "--sample",
-            type=int,
-            metavar="N",
-            help="Replay only N runs, chosen at random among runs of different versions, lengths and waits.",
-        )
-        parser.add_argument("--seed", type=int, default=0, help="Seed of the random choice (default: 0).")
-        parser.add_argument(
-            "--file",
-            action="append",
-            metavar="PATH",
-            help="A history file, or a folder of them, to replay instead of the database (can be repeated).",
-        )
-        parser.add_argument(
-            "--processes", type=int, help="Use at most this many processes (default: one per processor)."
-        )
-        parser.add_argument(
-            "--timeout",
-            type=float,
-            metavar="SECONDS",
-            help="Processor time that the code may take between two waits of a history "
-            "(default: DEADLOCK_TIMEOUT, and a second more for every 10,000 events).",
-        )
-        parser.add_argument(
-            "--strict",
-            action="store_true",
-            help="Also fail if an input of an activity or a child differs; "
-            "without this option, differences are only listed.",
-        )
-        printing.add_json_argument(parser)
-
-    def handle(
-        self,
-        command: BaseCommand,
-        *,
-        file: Sequence[str] | None,
-        sample: int | None,
-        processes: int | None,
-        timeout: float | None,
-        strict: bool,
-        json: bool,
-        make_current: bool,
-        **filters: Any,
-    ) -> None:
-        """Replay the histories and print what was found.
-
-        On the command line, other processes replay the histories, with another hash seed than this process has. Raises
-        ``CommandError`` (exit status 1) if the code does not match a history, or if a history cannot be used, and with
-        exit status 6 if a replay took too long.
-        """
-        if timeout is not None and not 0 < timeout < math.inf:
-            raise printing.usage_error(f"--timeout {timeout:g} is not a number of seconds", "Give a number above 0.")
-        if sample is not None and sample < 1:
-            raise printing.usage_error(f"--sample {sample} is too small", "Give a number of at least 1.")
-        replay_chunk: Callable[[Sequence[Any]], ReplayBatch] = partial(replay_runs, timeout=timeout)
-        on_cluster_count = 0
-        if file:
-            runs: list[Any] = [str(path) for path in _history_files(file)]
-            replay_chunk = partial(replay_files, only=filters["workflow"], timeout=timeout)
-        else:
-            candidates = _select_runs(filters["workflow"], open=filters["open"], backend=filters["backend"])
-            runs = _choose(candidates, sample=sample, seed=filters["seed"])
-            on_cluster_count = len({*runs} & {*candidates.filter(**_ON_CLUSTER).values_list("pk", flat=True)})
-        chunks = [runs[i : i + _CHUNK_SIZE] for i in range(0, len(runs), _CHUNK_SIZE)]
-        findings: list[Finding] = []
-        differences: list[Finding] = []
-        left_out: Counter[str] = Counter()
-        checked_count = 0
-        # Other processes cannot see what an open transaction has written.
-        shared = not connections[get_settings().DATABASE].in_atomic_block
-        # A set has one order within a process, so code that depends on it fails only under another hash seed (see
-        # decision 16).
-        always_spawn = shared and bool(getattr(command, "_called_from_command_line", False))
-        with printing.progress(command) as report_progress:
-            for batch in _run_chunks(replay_chunk, chunks, processes or os.cpu_count() or 1, always_spawn=always_spawn):
-                checked_count += batch.histories
-                findings += batch.findings
-                differences += batch.differences
-                left_out.update(batch.left_out)
-                mismatch_count = sum(finding["error"] != DeadlockDetected.code for finding in findings)
-                report_progress(checked_count, len(runs), f", {counted(mismatch_count, 'does', 'do')} not match")
-        report = HistoriesReplayed(
-            checked=checked_count,
-            clean=checked_count - len(findings),
-            on_cluster=on_cluster_count,
-            left_out=left_out,
-            findings=[*map(_misfit_output, findings)],
-            differences=[HistoryDifference(**difference) for difference in differences],
-        )
-        if json:
-            printing.print_json(command, report)
-        else:
-            _print_report(command, report)
-        _fail_for_findings(report, strict=strict)
-        _make_build_current(command, is_wanted=make_current, is_quiet=json)
+    # On the command line, other processes replay the histories, with another hash seed than this process has.
+    if timeout is not None and not 0 < timeout < math.inf:
+        raise printing.usage_error(f"--timeout {timeout:g} is not a number of seconds", "Give a number above 0.")
+    replay_chunk: Callable[[Sequence[Any]], ReplayBatch] = partial(replay_runs, timeout=timeout)
+    on_cluster_count = 0
+    if file:
+        runs: list[Any] = [str(path) for path in _history_files(file)]
+        replay_chunk = partial(replay_files, only=workflow, timeout=timeout)
+    else:
+        candidates = _select_runs(workflow, open=open, backend=backend)
+        runs = _choose(candidates, sample=sample, seed=seed)
+        on_cluster_count = len({*runs} & {*candidates.filter(**_ON_CLUSTER).values_list("pk", flat=True)})
+    chunks = [runs[i : i + _CHUNK_SIZE] for i in range(0, len(runs), _CHUNK_SIZE)]
+    findings: list[Finding] = []
+    differences: list[Finding] = []
+    left_out: Counter[str] = Counter()
+    checked_count = 0
+    # Other processes cannot see what an open transaction has written.
+    shared = not connections[get_settings().DATABASE].in_atomic_block
+    # A set has one order within a process, so code that depends on it fails only under another hash seed (see
+    # decision 16).
+    always_spawn = shared and bool(getattr(command, "_called_from_command_line", False))
+    with printing.progress(command) as report_progress:
+        for batch in _run_chunks(replay_chunk, chunks, processes or os.cpu_count() or 1, always_spawn=always_spawn):
+            checked_count += batch.histories
+            findings += batch.findings
+            differences += batch.differences
+            left_out.update(batch.left_out)
+            mismatch_count = sum(finding["error"] != DeadlockDetected.code for finding in findings)
+            report_progress(checked_count, len(runs), f", {counted(mismatch_count, 'does', 'do')} not match")
+    report = HistoriesReplayed(
+        checked=checked_count,
+        clean=checked_count - len(findings),
+        on_cluster=on_cluster_count,
+        left_out=left_out,
+        findings=[*map(_misfit_output, findings)],
+        differences=[HistoryDifference(**difference) for difference in differences],
+    )
+    if json:
+        printing.print_json(command, report)
+    else:
+        _print_report(command, report)
+    _fail_for_findings(report, strict=strict)
+    _make_build_current(command, is_wanted=make_current, is_quiet=json)
 
 
 def _make_build_current(command: BaseCommand, *, is_wanted: bool, is_quiet: bool) -> None:

@@ -10,18 +10,28 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from itertools import islice
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError
 
 from temporalex_django.access import require_access
 from temporalex_django.core.names import counted
 from temporalex_django.db.run_reader import iterate_pages
 from temporalex_django.management import arguments as command_arguments
 from temporalex_django.management import outputs as printing
-from temporalex_django.management.arguments import parse_json
+from temporalex_django.management.arguments import (
+    DEFAULT_LIMIT,
+    ActorOption,
+    Argument,
+    JsonOption,
+    Option,
+    ReasonOption,
+    YesOption,
+    limit_option,
+    subcommand,
+)
 from temporalex_django.models import Schedule, ScheduleSlot
-from temporalex_django.operations.base import Actor, storage
+from temporalex_django.operations.base import Action, Actor, storage
 from temporalex_django.operations.schedules.definition import parse_definition
 from temporalex_django.operations.schedules.describe import (
     STATES,
@@ -38,7 +48,6 @@ from temporalex_django.operations.schedules.operations import (
     BackfillSchedule,
     DeleteSchedule,
     PauseSchedule,
-    ScheduleAction,
     StopBackfill,
     TriggerSchedule,
     UnpauseSchedule,
@@ -51,7 +60,7 @@ from temporalex_django.operations.schedules.operations import (
 from temporalex_django.operations.schedules.save import SaveSchedule
 from temporalex_django.operations.schedules.sync import ScheduleDifference, schedule_differences
 
-_DEFAULT_LIMIT, _PAGE_SIZE, _SHOWN_FIRES, _DEFAULT_RATE = 50, 200, 5, 60
+_PAGE_SIZE, _SHOWN_FIRES, _DEFAULT_RATE = 200, 5, 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,87 +103,11 @@ class BackfillPrinted:
     dry_run: bool
 
 
-_ACTIONS: dict[str, tuple[type[ScheduleAction[Any]], str]] = {
-    "pause": (PauseSchedule, "is paused"),
-    "unpause": (UnpauseSchedule, "is no longer paused"),
-    "delete": (DeleteSchedule, "is deleted"),
-}
-_HELP: dict[str, str] = {
-    "list": "List schedules by name, with the time at which each fires next.",
-    "show": "Show a schedule with its next fire times and the outcomes of its last slots.",
-    "create": "Create a schedule that starts runs of a workflow, or that enqueues a Django task.",
-    "pause": "Pause a schedule: its slots are skipped until the pause ends.",
-    "unpause": "End the pause of a schedule.",
-    "trigger": "Fire a schedule now; its overlap policy determines whether a run starts.",
-    "backfill": "Start the slots of a past range that have no run, or stop a backfill.",
-    "diff": "List differences between the schedules declared in code and their rows.",
-    "delete": "Delete a schedule and its slots; its runs are kept.",
-}
-
-
-def _add_list_arguments(parser: CommandParser) -> None:
-    parser.add_argument("--owner", choices=Schedule.Owner.values, help="Only schedules of this owner.")
-    parser.add_argument("--state", choices=[*STATES], help="Only schedules in this state.")
-    parser.add_argument("--workflow", metavar="NAME", help="Only schedules that start runs of this class.")
-    parser.add_argument("--task", metavar="PATH", help="Only schedules that enqueue this task.")
-    parser.add_argument("--search", metavar="TEXT", help="Only schedules whose name contains the text.")
-    parser.add_argument(
-        "--limit",
-        type=int,
-        metavar="N",
-        help=f"Print at most N schedules (default: {_DEFAULT_LIMIT}; with --json, all).",
-    )
-
-
-def _add_backfill_arguments(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--start",
-        metavar="TIME",
-        help="Start of the range, inclusive, such as 2026-01-31T00:00; without an offset, in the schedule's zone.",
-    )
-    parser.add_argument("--end", metavar="TIME", help="End of the range, inclusive.")
-    parser.add_argument("--per-minute", type=int, metavar="N", help="Start at most N runs per minute (default: 60).")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="Print what would be started, without starting anything."
-    )
-    parser.add_argument("--stop", action="store_true", help="Stop the backfill in progress.")
-
-
-def _add_create_arguments(parser: CommandParser) -> None:
-    parser.add_argument("--workflow", metavar="NAME", help="Workflow class whose runs it starts.")
-    parser.add_argument("--task", metavar="PATH", help="Path of the Django task that it enqueues, instead of a class.")
-    parser.add_argument("--cron", action="append", metavar="EXPRESSION", help="Five fields, such as '30 2 * * *'.")
-    parser.add_argument("--every", action="append", type=float, metavar="SECONDS", help="An interval of elapsed time.")
-    parser.add_argument("--calendar", action="append", metavar="RULE", help="Such as 'last working day 18:00'.")
-    parser.add_argument("--at", action="append", metavar="TIME", help="A one-off time.")
-    parser.add_argument("--tz", metavar="ZONE", help="Time zone of the wall-clock times (default: UTC).")
-    parser.add_argument(
-        "--args",
-        dest="input_text",
-        metavar="JSON",
-        help="Input of the runs, or arguments of the task (a list, or an object of keyword arguments), as JSON; use - "
-        "to read it from standard input.",
-    )
-    parser.add_argument(
-        "--overlap", choices=Schedule.OverlapPolicy.values, help="What happens while an earlier slot is not over."
-    )
-    parser.add_argument(
-        "--id-template", dest="workflow_id", metavar="TEMPLATE", help="Template of the ids of the runs."
-    )
-
-
-#: Options of ``schedules create`` that are values of a definition.
-_DEFINED = ("workflow", "task", "cron", "every", "calendar", "at", "tz", "overlap", "workflow_id")
-
-
-def _create(command: BaseCommand, actor: Actor, *, name: str, reason: str, json: bool, **options: Any) -> None:
-    values = {"name": name, "args": parse_json(options["input_text"], option="--args")}
-    values |= {key: options[key] for key in _DEFINED if options.get(key) is not None}
-    row = SaveSchedule(parse_definition(values), create=True, reason=reason, by=actor).execute()
-    _print_changed(command, ScheduleChanged(name=row.name, action=SaveSchedule.name), "is created", json=json)
-
-
-class SchedulesCommand:
+@subcommand(
+    "schedules",
+    output=(SchedulePrinted, ScheduleChanged, SlotFired, BackfillPrinted, Sequence[ScheduleDifference]),
+)
+def schedules() -> None:
     """List, show, create, pause, unpause, trigger, backfill and delete schedules, and compare them with the code.
 
     `schedules list` and `schedules show NAME` show when schedules fire and what happened to their slots. `schedules
@@ -182,75 +115,122 @@ class SchedulesCommand:
     anything does.
     """
 
-    output: ClassVar[Any] = (SchedulePrinted, ScheduleChanged, SlotFired, BackfillPrinted, Sequence[ScheduleDifference])
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex schedules`` to its parser."""
-        parsers = parser.add_subparsers(
-            dest="verb", required=True, title="actions", metavar="ACTION", help="What to do."
-        )
-        for name, text in _HELP.items():
-            subparser = parsers.add_parser(name, description=text, help=text)
-            if name == "list":
-                _add_list_arguments(subparser)
-            elif name != "diff":
-                subparser.add_argument("name", metavar="NAME", help="Name of the schedule.")
-            if name == "backfill":
-                _add_backfill_arguments(subparser)
-            if name == "create":
-                _add_create_arguments(subparser)
-            if name not in ("list", "show", "diff"):
-                subparser.add_argument(
-                    "--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log."
-                )
-            if name in ("backfill", "delete"):
-                command_arguments.add_yes_argument(subparser)
-            command_arguments.add_user_argument(subparser)
-            printing.add_json_argument(subparser)
-
-    def handle(self, command: BaseCommand, *, verb: str, as_user: str | None, json: bool, **options: Any) -> None:
-        """List or show schedules, or perform an operation on one and print it.
-
-        Raises ``CommandError`` (exit status 1) if ``diff`` finds differences, and (status 5) if the run of a triggered
-        slot could not be started.
-        """
-        actor = command_arguments.resolve_actor(as_user)
-        match verb:
-            case "list":
-                _print_list(command, actor, json=json, **options)
-            case "show":
-                row = find_schedule(options["name"], actor.user, alias=storage().alias)
-                _print_schedule(command, describe_schedule(row, actor, alias=storage().alias), json=json)
-            case "trigger":
-                _trigger(command, actor, options["name"], options["reason"], json=json)
-            case "backfill":
-                _backfill(command, actor, json=json, **options)
-            case "diff":
-                _print_differences(command, actor, json=json)
-            case "create":
-                _create(command, actor, json=json, **options)
-            case _:
-                _change(command, actor, verb, json=json, **options)
-
-
-def _change(
-    command: BaseCommand, actor: Actor, verb: str, *, name: str, reason: str, json: bool, yes: bool = True, **_: Any
+@schedules.word("list")
+def list_schedules(
+    command: BaseCommand,
+    *,
+    owner: Annotated[str, Option("Only schedules of this owner.", choices=Schedule.Owner.values)] = "",
+    state: Annotated[str, Option("Only schedules in this state.", choices=[*STATES])] = "",
+    workflow: Annotated[str, Option("Only schedules that start runs of this class.", "NAME")] = "",
+    task: Annotated[str, Option("Only schedules that enqueue this task.", "PATH")] = "",
+    search: Annotated[str, Option("Only schedules whose name contains the text.", "TEXT")] = "",
+    limit: Annotated[int | None, limit_option("schedules")],
+    actor: ActorOption,
+    json: JsonOption,
 ) -> None:
-    action, done = _ACTIONS[verb]
-    if verb == "delete":
-        command_arguments.confirm(command, f"{_HELP[verb]} Continue for {name}?", yes=yes)
-    action(name, reason=reason, by=actor).execute()
-    _print_changed(command, ScheduleChanged(name=name, action=action.name), done, json=json)
-
-
-def _print_changed(command: BaseCommand, changed: ScheduleChanged, done: str, *, json: bool) -> None:
+    """List schedules by name, with the time at which each fires next."""
+    filters = {"owner": owner, "state": state, "workflow": workflow, "task": task, "search": search}
+    for name, text in filters.items():
+        # Databases refuse some characters in parameters.
+        if not text.isprintable():
+            raise printing.usage_error(
+                f"--{name} {printing.escape(text)} contains unprintable characters", "Use printable characters only."
+            )
+    alias = storage().alias
+    queryset = filter_schedules(visible_schedules(actor.user, alias=alias), **filters)
+    maximum = None if json and limit is None else limit or DEFAULT_LIMIT
+    rows = islice(iterate_pages(queryset, by="name", size=_PAGE_SIZE), None if maximum is None else maximum + 1)
+    described = _described(rows, actor, alias)
     if json:
-        printing.print_json(command, changed)
-    else:
-        printing.write_line(command, f"the schedule {printing.escape(changed.name)} {done}")
+        for description in islice(described, maximum):
+            printing.print_json_line(command, _schedule_output(description))
+        return
+    _print_table(command, [*described], maximum or 0)
 
 
-def _trigger(command: BaseCommand, actor: Actor, name: str, reason: str, *, json: bool) -> None:
+NameArgument = Annotated[str, Argument("Name of the schedule.", "NAME")]
+
+
+@schedules.word("show")
+def show(command: BaseCommand, *, name: NameArgument, actor: ActorOption, json: JsonOption) -> None:
+    """Show a schedule with its next fire times and the outcomes of its last slots."""
+    row = find_schedule(name, actor.user, alias=storage().alias)
+    _print_schedule(command, describe_schedule(row, actor, alias=storage().alias), json=json)
+
+
+@schedules.word("create")
+def create(
+    command: BaseCommand,
+    *,
+    name: NameArgument,
+    workflow: Annotated[str | None, Option("Workflow class whose runs it starts.", "NAME")],
+    task: Annotated[str | None, Option("Path of the Django task that it enqueues, instead of a class.", "PATH")],
+    cron: Annotated[list[str] | None, Option("Five fields, such as '30 2 * * *'.", "EXPRESSION")],
+    every: Annotated[list[float] | None, Option("An interval of elapsed time.", "SECONDS")],
+    calendar: Annotated[list[str] | None, Option("Such as 'last working day 18:00'.", "RULE")],
+    at: Annotated[list[str] | None, Option("A one-off time.", "TIME")],
+    tz: Annotated[str | None, Option("Time zone of the wall-clock times (default: UTC).", "ZONE")],
+    input_text: Annotated[
+        Any,
+        Option(
+            "Input of the runs, or arguments of the task (a list, or an object of keyword arguments), as JSON; use - "
+            "to read it from standard input.",
+            "JSON",
+            name="--args",
+        ),
+    ],
+    overlap: Annotated[
+        str | None,
+        Option("What happens while an earlier slot is not over.", choices=Schedule.OverlapPolicy.values),
+    ],
+    workflow_id: Annotated[str | None, Option("Template of the ids of the runs.", "TEMPLATE", name="--id-template")],
+    reason: ReasonOption = "",
+    actor: ActorOption,
+    json: JsonOption,
+) -> None:
+    """Create a schedule that starts runs of a workflow, or that enqueues a Django task."""
+    values = {
+        "workflow": workflow,
+        "task": task,
+        "cron": cron,
+        "every": every,
+        "calendar": calendar,
+        "at": at,
+        "tz": tz,
+        "overlap": overlap,
+        "workflow_id": workflow_id,
+    }
+    definition = {key: value for key, value in values.items() if value is not None}
+    definition |= {"name": name, "args": input_text}
+    row = SaveSchedule(parse_definition(definition), create=True, reason=reason, by=actor).execute()
+    _print_changed(command, row.name, SaveSchedule, "is created", json=json)
+
+
+@schedules.word("pause")
+def pause(
+    command: BaseCommand, *, name: NameArgument, reason: ReasonOption = "", actor: ActorOption, json: JsonOption
+) -> None:
+    """Pause a schedule: its slots are skipped until the pause ends."""
+    PauseSchedule(name, reason=reason, by=actor).execute()
+    _print_changed(command, name, PauseSchedule, "is paused", json=json)
+
+
+@schedules.word("unpause")
+def unpause(
+    command: BaseCommand, *, name: NameArgument, reason: ReasonOption = "", actor: ActorOption, json: JsonOption
+) -> None:
+    """End the pause of a schedule."""
+    UnpauseSchedule(name, reason=reason, by=actor).execute()
+    _print_changed(command, name, UnpauseSchedule, "is no longer paused", json=json)
+
+
+@schedules.word("trigger")
+def trigger(
+    command: BaseCommand, *, name: NameArgument, reason: ReasonOption = "", actor: ActorOption, json: JsonOption
+) -> None:
+    """Fire a schedule now; its overlap policy determines whether a run starts."""
+    # The exit status is 5 if the run could not be started.
     alias, record = storage().alias, TriggerSchedule(name, reason=reason, by=actor).execute()
     rows = ScheduleSlot.objects.using(alias).filter(schedule__name=name, at=record.at)
     (slot,) = describe_slots(rows, actor.user, alias=alias)
@@ -265,22 +245,28 @@ def _trigger(command: BaseCommand, actor: Actor, name: str, reason: str, *, json
         raise CommandError(printing.escape(text), returncode=printing.REFUSED)
 
 
-def _backfill(
+@schedules.word("backfill")
+def backfill(
     command: BaseCommand,
-    actor: Actor,
     *,
-    name: str,
-    start: str | None,
-    end: str | None,
-    per_minute: int | None,
-    dry_run: bool,
-    stop: bool,
-    reason: str,
-    yes: bool,
-    json: bool,
-    **_: Any,
+    name: NameArgument,
+    start: Annotated[
+        str | None,
+        Option(
+            "Start of the range, inclusive, such as 2026-01-31T00:00; without an offset, in the schedule's zone.",
+            "TIME",
+        ),
+    ],
+    end: Annotated[str | None, Option("End of the range, inclusive.", "TIME")],
+    per_minute: Annotated[int | None, Option("Start at most N runs per minute (default: 60).", "N")],
+    dry_run: Annotated[bool, Option("Print what would be started, without starting anything.")],
+    stop: Annotated[bool, Option("Stop the backfill in progress.")],
+    reason: ReasonOption = "",
+    yes: YesOption,
+    actor: ActorOption,
+    json: JsonOption,
 ) -> None:
-    """Begin, preview (``dry_run``) or stop a backfill. Raises ``CommandError`` unless a range or ``stop`` is given."""
+    """Start the slots of a past range that have no run, or stop a backfill."""
     has_range = start is not None and end is not None
     has_part = any(option is not None for option in (start, end, per_minute)) or dry_run
     if (stop and has_part) or not (stop or has_range):
@@ -289,8 +275,7 @@ def _backfill(
         )
     if stop:
         StopBackfill(name, reason=reason, by=actor).execute()
-        changed = ScheduleChanged(name=name, action=StopBackfill.name)
-        _print_changed(command, changed, "is no longer being backfilled", json=json)
+        _print_changed(command, name, StopBackfill, "is no longer being backfilled", json=json)
         return
     alias, rate = storage().alias, _DEFAULT_RATE if per_minute is None else per_minute
     row = (find_schedule if dry_run else find_manageable_schedule)(name, actor.user, alias=alias)
@@ -301,6 +286,47 @@ def _backfill(
         command_arguments.confirm(command, question, yes=yes)
         preview = BackfillSchedule(name, start=begin, end=until, per_minute=rate, reason=reason, by=actor).execute()
     _print_backfill(command, _backfill_output(name, preview, dry_run=dry_run), rate, json=json)
+
+
+@schedules.word("diff")
+def diff(command: BaseCommand, *, actor: ActorOption, json: JsonOption) -> None:
+    """List differences between the schedules declared in code and their rows."""
+    alias = storage().alias
+    require_access(actor.user, VIEW_SCHEDULE, alias=alias)
+    differences = schedule_differences(alias)
+    if json:
+        printing.print_json(command, differences)
+    elif not differences:
+        printing.write_line(command, "the schedules match the code")
+    for difference in () if json else differences:
+        printing.write_line(command, f"{difference.kind}: {printing.escape(difference.text)}")
+    # After the differences, so that a pipeline stops but its log says why.
+    if differences:
+        text = f"{_count(len(differences), 'schedule')} differ from the code: see above"
+        if len(differences) == 1:
+            text = "1 schedule differs from the code: see above"
+        raise CommandError(text, returncode=printing.FINDINGS)
+
+
+@schedules.word("delete")
+def delete(
+    command: BaseCommand,
+    *,
+    name: NameArgument,
+    reason: ReasonOption = "",
+    yes: YesOption,
+    actor: ActorOption,
+    json: JsonOption,
+) -> None:
+    """Delete a schedule and its slots; its runs are kept."""
+    command_arguments.confirm(command, f"{delete.description} Continue for {name}?", yes=yes)
+    DeleteSchedule(name, reason=reason, by=actor).execute()
+    _print_changed(command, name, DeleteSchedule, "is deleted", json=json)
+
+
+def _print_changed(command: BaseCommand, name: str, action: type[Action[Any]], done: str, *, json: bool) -> None:
+    change = ScheduleChanged(name=name, action=action.name)
+    printing.print_result(command, change, f"the schedule {printing.escape(name)} {done}", as_json=json)
 
 
 def _print_backfill(command: BaseCommand, printed: BackfillPrinted, rate: int, *, json: bool) -> None:
@@ -324,47 +350,7 @@ def _backfill_output(name: str, preview: BackfillPreview, *, dry_run: bool) -> B
     )
 
 
-def _print_differences(command: BaseCommand, actor: Actor, *, json: bool) -> None:
-    alias = storage().alias
-    require_access(actor.user, VIEW_SCHEDULE, alias=alias)
-    differences = schedule_differences(alias)
-    if json:
-        printing.print_json(command, differences)
-    elif not differences:
-        printing.write_line(command, "the schedules match the code")
-    for difference in () if json else differences:
-        printing.write_line(command, f"{difference.kind}: {printing.escape(difference.text)}")
-    # After the differences, so that a pipeline stops but its log says why.
-    if differences:
-        text = f"{_count(len(differences), 'schedule')} differ from the code: see above"
-        if len(differences) == 1:
-            text = "1 schedule differs from the code: see above"
-        raise CommandError(text, returncode=printing.FINDINGS)
-
-
 # -- lists and texts ---------------------------------------------------------------------------------------------------
-
-
-def _print_list(command: BaseCommand, actor: Actor, *, limit: int | None, json: bool, **options: Any) -> None:
-    if limit is not None and limit < 1:
-        raise printing.usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
-    filters = {name: options[name] or "" for name in ("owner", "state", "workflow", "task", "search")}
-    for name, text in filters.items():
-        # Databases refuse some characters in parameters.
-        if not text.isprintable():
-            raise printing.usage_error(
-                f"--{name} {printing.escape(text)} contains unprintable characters", "Use printable characters only."
-            )
-    alias = storage().alias
-    schedules = filter_schedules(visible_schedules(actor.user, alias=alias), **filters)
-    maximum = None if json and limit is None else limit or _DEFAULT_LIMIT
-    rows = islice(iterate_pages(schedules, by="name", size=_PAGE_SIZE), None if maximum is None else maximum + 1)
-    described = _described(rows, actor, alias)
-    if json:
-        for description in islice(described, maximum):
-            printing.print_json_line(command, _schedule_output(description))
-        return
-    _print_table(command, [*described], maximum or 0)
 
 
 def _described(rows: Iterator[Schedule], actor: Actor, alias: str) -> Iterator[ScheduleDescription]:

@@ -6,8 +6,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from inspect import Parameter
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
 from django.core.management.base import BaseCommand, CommandParser
 from django.db.models import F
@@ -15,7 +16,19 @@ from django.db.models import F
 from temporalex_django.core.names import counted
 from temporalex_django.management import arguments as command_arguments
 from temporalex_django.management import outputs as printing
-from temporalex_django.management.arguments import parse_json, parse_time
+from temporalex_django.management.arguments import (
+    DEFAULT_LIMIT,
+    ActorOption,
+    Argument,
+    JsonOption,
+    Option,
+    ParsedValue,
+    ReasonOption,
+    YesOption,
+    limit_option,
+    parse_time,
+    subcommand,
+)
 from temporalex_django.management.outputs import usage_error
 from temporalex_django.models import HumanTask, HumanTaskQuerySet
 from temporalex_django.operations.background_tasks import STATUSES, TASK_ACTIONS, Requeue, TaskAction
@@ -32,16 +45,8 @@ from temporalex_django.operations.read.background_tasks import (
     list_tasks,
 )
 
-_DEFAULT_LIMIT = 50
 #: Pause between two looks at a task that ``enqueued --follow`` prints.
 _FOLLOW_SECONDS = 0.5
-_TASK_COMMANDS: tuple[tuple[str, str], ...] = (
-    ("show", "Show a task, open or closed."),
-    ("claim", "Claim a task: nobody else can decide it for a while."),
-    ("release", "Release a task: others can decide it again."),
-    ("delegate", "Delegate a task: another person may decide it as well."),
-    ("decide", "Decide a task: the run continues with the decision."),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,93 +77,31 @@ class TaskPrinted:
     nobody_left: bool
 
 
-class TasksCommand:
+@subcommand("tasks", output=TaskPrinted)
+def tasks() -> None:
     """List, show, claim, release, delegate and decide human tasks.
 
     `tasks list` orders the tasks by due date; with --as-user, it prints only those that this user may decide now.
     """
 
-    output: ClassVar[Any] = TaskPrinted
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex tasks`` to its parser."""
-        parsers = parser.add_subparsers(
-            dest="what", required=True, title="actions", metavar="ACTION", help="What to do."
-        )
-        list_parser = parsers.add_parser(
-            "list", description="List open tasks, the earliest due first.", help="List open tasks."
-        )
-        list_parser.add_argument(
-            "--all", action="store_true", help="With --as-user: list the tasks of all runs that this user may view."
-        )
-        list_parser.add_argument("--workflow", metavar="NAME", help="Only tasks of this class.")
-        list_parser.add_argument(
-            "--limit",
-            type=int,
-            metavar="N",
-            help=f"Print at most N tasks (default: {_DEFAULT_LIMIT}; with --json, all).",
-        )
-        subparsers = [list_parser]
-        for name, text in _TASK_COMMANDS:
-            subparser = parsers.add_parser(name, description=text, help=text)
-            subparser.add_argument("task", metavar="TASK", help="Id of the task.")
-            if name == "decide":
-                subparser.add_argument("outcome", metavar="OUTCOME", help="One of its outcomes, such as approved.")
-                subparser.add_argument(
-                    "--data", metavar="JSON", help="Data for its form, as JSON; use - to read it from standard input."
-                )
-                subparser.add_argument(
-                    "--comment", default="", metavar="TEXT", help="Comment that the history records."
-                )
-            if name == "delegate":
-                subparser.add_argument("to", metavar="NAME", help="Name that the other user logs in with.")
-                subparser.add_argument(
-                    "--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log."
-                )
-            subparsers.append(subparser)
-        for subparser in subparsers:
-            command_arguments.add_user_argument(subparser)
-            printing.add_json_argument(subparser)
-
-    def handle(self, command: BaseCommand, *, what: str, as_user: str | None, json: bool, **options: Any) -> None:
-        """List or show human tasks, or perform an operation on one and print it.
-
-        Only people operate human tasks, so everything except ``list`` and ``show`` needs ``--as-user``.
-        """
-        actor = command_arguments.resolve_actor(as_user)
-        if what == "list":
-            _print_list(command, actor, json=json, **options)
-            return
-        task = find_task(options["task"], actor.user)
-        if what in ("claim", "release"):
-            (Claim if what == "claim" else Release)(task, by=actor).execute()
-        elif what == "delegate":
-            Delegate(task, to=operations.find_user(options["to"]), reason=options["reason"], by=actor).execute()
-        elif what == "decide":
-            decision_data = parse_json(options["data"], option="--data")
-            Decide(task, outcome=options["outcome"], data=decision_data, comment=options["comment"], by=actor).execute()
-        # Read again after an operation, which has changed the row.
-        (task_output,) = _task_outputs([task if what == "show" else find_task(task.pk, actor.user)], actor)
-        if json:
-            printing.print_json(command, task_output)
-        else:
-            printing.write_line(
-                command,
-                f"{task_output.workflow} {printing.escape(task_output.id)}: {printing.escape(task_output.text)}",
-            )
-
-
-def _print_list(
-    command: BaseCommand, actor: Actor, *, all: bool, workflow: str | None, limit: int | None, json: bool, **_: Any
+@tasks.word("list", summary="List open tasks.")
+def list_human_tasks(
+    command: BaseCommand,
+    *,
+    all: Annotated[bool, Option("With --as-user: list the tasks of all runs that this user may view.")],
+    workflow: Annotated[str | None, Option("Only tasks of this class.", "NAME")],
+    limit: Annotated[int | None, limit_option("tasks")],
+    actor: ActorOption,
+    json: JsonOption,
 ) -> None:
-    if limit is not None and limit < 1:
-        raise usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
-    tasks = _open_tasks(actor, all_runs=all)
+    """List open tasks, the earliest due first."""
+    open_tasks = _open_tasks(actor, all_runs=all)
     if workflow is not None:
-        tasks = tasks.filter(workflow=workflow)
-    maximum = None if json and limit is None else limit or _DEFAULT_LIMIT
+        open_tasks = open_tasks.filter(workflow=workflow)
+    maximum = None if json and limit is None else limit or DEFAULT_LIMIT
     # One more than is printed, to know if there are more.
-    rows = tasks if maximum is None else tasks[: maximum + 1]
+    rows = open_tasks if maximum is None else open_tasks[: maximum + 1]
     outputs = _task_outputs(islice(rows, maximum), actor)
     if json:
         for task_output in outputs:
@@ -170,6 +113,68 @@ def _print_list(
             command,
             f"More than {counted(len(outputs), 'task is', 'tasks are')} open. Use --limit N or --workflow to see others.",
         )
+
+
+TaskArgument = Annotated[str, Argument("Id of the task.", "TASK")]
+
+
+@tasks.word("show")
+def show(command: BaseCommand, *, task: TaskArgument, actor: ActorOption, json: JsonOption) -> None:
+    """Show a task, open or closed."""
+    _print_task(command, task, actor, json=json)
+
+
+@tasks.word("claim")
+def claim(command: BaseCommand, *, task: TaskArgument, actor: ActorOption, json: JsonOption) -> None:
+    """Claim a task: nobody else can decide it for a while."""
+    Claim(find_task(task, actor.user), by=actor).execute()
+    _print_task(command, task, actor, json=json)
+
+
+@tasks.word("release")
+def release(command: BaseCommand, *, task: TaskArgument, actor: ActorOption, json: JsonOption) -> None:
+    """Release a task: others can decide it again."""
+    Release(find_task(task, actor.user), by=actor).execute()
+    _print_task(command, task, actor, json=json)
+
+
+@tasks.word("delegate")
+def delegate(
+    command: BaseCommand,
+    *,
+    task: TaskArgument,
+    to: Annotated[str, Argument("Name that the other user logs in with.", "NAME")],
+    reason: ReasonOption = "",
+    actor: ActorOption,
+    json: JsonOption,
+) -> None:
+    """Delegate a task: another person may decide it as well."""
+    row = find_task(task, actor.user)
+    Delegate(row, to=operations.find_user(to), reason=reason, by=actor).execute()
+    _print_task(command, task, actor, json=json)
+
+
+@tasks.word("decide")
+def decide(
+    command: BaseCommand,
+    *,
+    task: TaskArgument,
+    outcome: Annotated[str, Argument("One of its outcomes, such as approved.", "OUTCOME")],
+    data: Annotated[Any, Option("Data for its form, as JSON; use - to read it from standard input.", "JSON")],
+    comment: Annotated[str, Option("Comment that the history records.", "TEXT")] = "",
+    actor: ActorOption,
+    json: JsonOption,
+) -> None:
+    """Decide a task: the run continues with the decision."""
+    Decide(find_task(task, actor.user), outcome=outcome, data=data, comment=comment, by=actor).execute()
+    _print_task(command, task, actor, json=json)
+
+
+def _print_task(command: BaseCommand, task: str, actor: Actor, *, json: bool) -> None:
+    """Print a task as it is now: an operation has changed its row."""
+    (task_output,) = _task_outputs([find_task(task, actor.user)], actor)
+    text = f"{task_output.workflow} {printing.escape(task_output.id)}: {printing.escape(task_output.text)}"
+    printing.print_result(command, task_output, text, as_json=json)
 
 
 def _print_table(command: BaseCommand, outputs: Sequence[TaskPrinted]) -> None:
@@ -235,81 +240,62 @@ def _task_output(task: HumanTask) -> TaskPrinted:
 # --- background tasks -------------------------------------------------------------------------------------------------
 
 
-class EnqueuedCommand:
+class TaskFilters(ParsedValue):
+    """The options that select background tasks. Their value is a ``TaskFilter``."""
+
+    def add(self, parser: CommandParser, parameter: Parameter, action: Any) -> None:
+        """Add the options to a parser."""
+        parser.add_argument("--status", choices=STATUSES, help="Only tasks with this status.")
+        parser.add_argument("--queue", metavar="NAME", help="Only tasks in this queue.")
+        parser.add_argument("--task", metavar="PATH", help="Only tasks of this function.")
+        parser.add_argument(
+            "--cause", metavar="TEXT", help="Only tasks that failed with this cause, or with one like it."
+        )
+        parser.add_argument("--run", metavar="ID", help="Only tasks that activities of this run enqueued.")
+        parser.add_argument("--since", metavar="TIME", help="Only tasks that were enqueued at this time or later.")
+        parser.add_argument("--until", metavar="TIME", help="Only tasks that were enqueued before this time.")
+
+    def read(self, options: Mapping[str, Any], parameter: Parameter, action: Any) -> TaskFilter:
+        """Return the filter. Raises ``CommandError`` for a wrong time."""
+        return TaskFilter(
+            **{name: options.get(name) for name in ("status", "queue", "task", "cause", "run")},
+            since=parse_time(options.get("since"), option="--since"),
+            until=parse_time(options.get("until"), option="--until"),
+        )
+
+
+TaskFilterOptions = Annotated[TaskFilter, TaskFilters()]
+
+
+@subcommand("enqueued", output=TaskRow)
+def list_enqueued(
+    command: BaseCommand,
+    *,
+    filters: TaskFilterOptions,
+    limit: Annotated[int | None, limit_option("tasks")],
+    follow: Annotated[str | None, Option("Id of a task: print its state and its progress until it has ended.", "TASK")],
+    actor: ActorOption,
+    json: JsonOption,
+) -> None:
     """List background tasks (enqueued Django tasks), newest first: open ones, and ended ones whose results are kept.
 
     With --json, one line of JSON for each. With --follow, one task is printed until it has ended, with its progress.
     Arguments and results are not printed; `get_result(id)` returns them.
     """
-
-    output: ClassVar[Any] = TaskRow
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex enqueued`` to its parser."""
-        add_filter_arguments(parser)
-        parser.add_argument(
-            "--limit",
-            type=int,
-            metavar="N",
-            help=f"Print at most N tasks (default: {_DEFAULT_LIMIT}; with --json, all).",
-        )
-        parser.add_argument(
-            "--follow", metavar="TASK", help="Id of a task: print its state and its progress until it has ended."
-        )
-        command_arguments.add_user_argument(parser)
-        printing.add_json_argument(parser)
-
-    def handle(
-        self,
-        command: BaseCommand,
-        *,
-        limit: int | None,
-        follow: str | None,
-        as_user: str | None,
-        json: bool,
-        **options: Any,
-    ) -> None:
-        """Print the background tasks, newest first, in pages of rows that are read from two tables.
-
-        Raises ``CommandError`` for a user who may not see them.
-        """
-        actor = command_arguments.resolve_actor(as_user)
-        if follow is not None:
-            _follow(command, follow, actor, json=json)
-            return
-        if limit is not None and limit < 1:
-            raise printing.usage_error(f"--limit {limit} is too small", "Give a number of at least 1.")
-        filters = read_filter(options)
-        if json and limit is None:
-            for task_row in iterate_tasks(filters, actor.user):
-                printing.print_json_line(command, task_row)
-            return
-        rows, has_more = list_tasks(filters, actor.user, limit=limit or _DEFAULT_LIMIT)
-        if json:
-            for task_row in rows:
-                printing.print_json_line(command, task_row)
-            return
-        _print_enqueued(command, rows, has_more=has_more)
-
-
-def add_filter_arguments(parser: CommandParser) -> None:
-    """Add the options that select background tasks to a parser; ``read_filter`` reads them."""
-    parser.add_argument("--status", choices=STATUSES, help="Only tasks with this status.")
-    parser.add_argument("--queue", metavar="NAME", help="Only tasks in this queue.")
-    parser.add_argument("--task", metavar="PATH", help="Only tasks of this function.")
-    parser.add_argument("--cause", metavar="TEXT", help="Only tasks that failed with this cause, or with one like it.")
-    parser.add_argument("--run", metavar="ID", help="Only tasks that activities of this run enqueued.")
-    parser.add_argument("--since", metavar="TIME", help="Only tasks that were enqueued at this time or later.")
-    parser.add_argument("--until", metavar="TIME", help="Only tasks that were enqueued before this time.")
-
-
-def read_filter(options: Mapping[str, Any]) -> TaskFilter:
-    """Return the filter of the options of ``add_filter_arguments``. Raises ``CommandError`` for a wrong time."""
-    return TaskFilter(
-        **{name: options.get(name) for name in ("status", "queue", "task", "cause", "run")},
-        since=parse_time(options.get("since"), option="--since"),
-        until=parse_time(options.get("until"), option="--until"),
-    )
+    # The rows are read in pages from two tables.
+    if follow is not None:
+        _follow(command, follow, actor, json=json)
+        return
+    if json and limit is None:
+        for task_row in iterate_tasks(filters, actor.user):
+            printing.print_json_line(command, task_row)
+        return
+    rows, has_more = list_tasks(filters, actor.user, limit=limit or DEFAULT_LIMIT)
+    if json:
+        for task_row in rows:
+            printing.print_json_line(command, task_row)
+        return
+    _print_enqueued(command, rows, has_more=has_more)
 
 
 def _print_enqueued(command: BaseCommand, rows: Sequence[TaskRow], *, has_more: bool) -> None:
@@ -363,90 +349,53 @@ class TaskJobStarted:
     tasks: int
 
 
-class TaskCommand:
-    """The command of one operation on background tasks.
+def _is_requeue(action: type[TaskAction]) -> bool:
+    return action is Requeue
 
-    ``temporalex retry-task TASK`` is about one task. With the filters of ``enqueued`` instead, a bulk job performs it
-    on all tasks that they select.
+
+def _operate(
+    command: BaseCommand,
+    *,
+    action: type[TaskAction],
+    id: Annotated[str | None, Argument("Id of the task, as shown by enqueued. Without it, use filters.", "TASK")],
+    filters: TaskFilterOptions,
+    to: Annotated[str | None, Option("Queue in which the task is to wait.", "NAME", when=_is_requeue)] = None,
+    priority: Annotated[int | None, Option("Its new priority, from -100 to 100.", "N", when=_is_requeue)] = None,
+    reason: ReasonOption = "",
+    actor: ActorOption,
+    yes: YesOption,
+    json: JsonOption,
+) -> None:
+    """Execute an operation on a background task and print the task, or start a bulk job on those of the filters.
+
+    An operation that ends a task, and one on many tasks, asks for confirmation.
     """
-
-    output: ClassVar[Any] = (TaskRow, TaskJobStarted)
-
-    def __init__(self, action: type[TaskAction]) -> None:
-        self.action = action
-        # The docstring of a subcommand is its help text.
-        self.__doc__ = f"{action.summary}\n\n{action.effect}"
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add TASK, the filters, ``--reason`` and an option for each input of the operation to the parser."""
-        parser.add_argument(
-            "id", nargs="?", metavar="TASK", help="Id of the task, as shown by enqueued. Without it, use filters."
-        )
-        add_filter_arguments(parser)
-        if self.action is Requeue:
-            parser.add_argument("--to", metavar="NAME", help="Queue in which the task is to wait.")
-            parser.add_argument("--priority", type=int, metavar="N", help="Its new priority, from -100 to 100.")
-        parser.add_argument("--reason", default="", metavar="TEXT", help="Reason, recorded in the audit log.")
-        command_arguments.add_user_argument(parser)
-        command_arguments.add_yes_argument(parser)
-        printing.add_json_argument(parser)
-
-    def handle(
-        self,
-        command: BaseCommand,
-        *,
-        id: str | None,
-        reason: str,
-        as_user: str | None,
-        json: bool,
-        yes: bool,
-        to: str | None = None,
-        priority: int | None = None,
-        **filters: Any,
-    ) -> None:
-        """Execute the operation and print the task as it is then, or start a bulk job and print it.
-
-        An operation that ends a task, and one on many tasks, asks for confirmation.
-        """
-        actor = command_arguments.resolve_actor(as_user)
-        inputs: dict[str, Any] = {}
-        if self.action is Requeue:
-            inputs = {name: value for name, value in (("queue", to), ("priority", priority)) if value is not None}
-        task_filter = read_filter(filters)
-        if (id is None) is (task_filter == TaskFilter()):
-            raise usage_error("it is not clear which tasks are meant", "Give the id of a task, or at least one filter.")
-        if id is None:
-            self._start_job(command, task_filter, inputs, reason=reason, actor=actor, json=json, yes=yes)
-            return
-        action = self.action(id, reason=reason, by=actor, **inputs)
-        if self.action.destructive:
-            command_arguments.confirm(command, f"{self.action.effect} Continue for {id}?", yes=yes)
-        changed = action.execute()
-        if json:
-            printing.print_json(command, find_described_task(changed.id, actor.user, is_own_result=True))
-            return
-        printing.write_line(command, f"{changed.path} {changed.id}: {self.action.done}")
-
-    def _start_job(
-        self,
-        command: BaseCommand,
-        task_filter: TaskFilter,
-        inputs: Mapping[str, Any],
-        *,
-        reason: str,
-        actor: Actor,
-        json: bool,
-        yes: bool,
-    ) -> None:
-        start = StartTaskBulk(self.action.name, tasks=task_filter, reason=reason, by=actor, **inputs)
-        command_arguments.confirm(command, f"{self.action.effect} Continue for all tasks of the filter?", yes=yes)
+    inputs: dict[str, Any] = {
+        name: value for name, value in (("queue", to), ("priority", priority)) if value is not None
+    }
+    if (id is None) is (filters == TaskFilter()):
+        raise usage_error("it is not clear which tasks are meant", "Give the id of a task, or at least one filter.")
+    if id is None:
+        start = StartTaskBulk(action.name, tasks=filters, reason=reason, by=actor, **inputs)
+        command_arguments.confirm(command, f"{action.effect} Continue for all tasks of the filter?", yes=yes)
         job = start.execute()
-        if json:
-            printing.print_json(command, TaskJobStarted(job=str(job.pk), action=job.action, tasks=job.total))
-            return
-        printing.write_line(
-            command, f"bulk job {job.pk}: {job.action} of {count_text(job.action, job.total)}; follow it with bulk show"
-        )
+        job_output = TaskJobStarted(job=str(job.pk), action=job.action, tasks=job.total)
+        text = f"bulk job {job.pk}: {job.action} of {count_text(job.action, job.total)}; follow it with bulk show"
+        printing.print_result(command, job_output, text, as_json=json)
+        return
+    operation = action(id, reason=reason, by=actor, **inputs)
+    if action.destructive:
+        command_arguments.confirm(command, f"{action.effect} Continue for {id}?", yes=yes)
+    changed_task = operation.execute()
+    if json:
+        printing.print_json(command, find_described_task(changed_task.id, actor.user, is_own_result=True))
+        return
+    printing.write_line(command, f"{changed_task.path} {changed_task.id}: {action.done}")
 
 
-TASK_COMMANDS = {name.replace("_", "-"): TaskCommand(action) for name, action in TASK_ACTIONS.items()}
+#: The operations on background tasks by the names of their commands, such as ``retry-task``.
+TASK_COMMANDS = {name.replace("_", "-"): action for name, action in TASK_ACTIONS.items()}
+for _name, _action in TASK_COMMANDS.items():
+    subcommand(
+        _name, output=(TaskRow, TaskJobStarted), description=f"{_action.summary}\n\n{_action.effect}", action=_action
+    )(_operate)

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar, Literal, get_args
+from typing import Annotated, Literal
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
 from temporalex_django.authoring import workflow
@@ -27,6 +27,7 @@ from temporalex_django.liveness.guardian import StopSignals, supervise
 from temporalex_django.liveness.health import Check, Health, HealthVerdict, judge_health, read_health_files
 from temporalex_django.liveness.recovery import report_deaths
 from temporalex_django.management import outputs as printing
+from temporalex_django.management.arguments import JsonOption, Option, ParsedValue, subcommand
 from temporalex_django.operations.fleet.stats import QueueDemand, queue_demands
 from temporalex_django.workers.admission import all_queues, unknown_queues
 from temporalex_django.workers.app_modules import describe_classes
@@ -90,132 +91,110 @@ def _port(text: str) -> int:
     return port
 
 
-class WorkerCommand:
+@subcommand("worker", output=WorkerSaid)
+def run_worker(
+    command: BaseCommand,
+    *,
+    queues: Annotated[
+        str | None,
+        Option("Names of queues, comma-separated (default: all queues that workflows and activities use)."),
+    ],
+    backend: Annotated[
+        str | None,
+        Option("Poll only the tables, or only the Temporal cluster of the project (default: both).", choices=_BACKENDS),
+    ],
+    burst: Annotated[
+        bool, Option("Stop when nothing is due in the tables. With this option, the worker does not poll a cluster.")
+    ],
+    timeout: Annotated[float | None, Option("With --burst: fail if work remains after this many seconds.")],
+    metrics_port: Annotated[
+        int | None,
+        Option("Serve the metrics of this process to Prometheus on this port (0: any free port).", type=_port),
+    ],
+    metrics_host: Annotated[
+        str,
+        Option("Address on which to serve the metrics (default: 127.0.0.1, which other machines cannot reach)."),
+    ] = "127.0.0.1",
+    json: JsonOption,
+    verbosity: Annotated[int, ParsedValue()],
+) -> None:
     """Advance workflows and run their activities in this process until it is stopped."""
-
-    output: ClassVar[Any] = WorkerSaid
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex worker`` to its parser."""
-        parser.add_argument(
-            "--queues", help="Names of queues, comma-separated (default: all queues that workflows and activities use)."
-        )
-        parser.add_argument(
-            "--backend",
-            choices=_BACKENDS,
-            help="Poll only the tables, or only the Temporal cluster of the project (default: both).",
-        )
-        parser.add_argument(
-            "--burst",
-            action="store_true",
-            help="Stop when nothing is due in the tables. With this option, the worker does not poll a cluster.",
-        )
-        parser.add_argument("--timeout", type=float, help="With --burst: fail if work remains after this many seconds.")
-        parser.add_argument(
-            "--metrics-port",
-            type=_port,
-            help="Serve the metrics of this process to Prometheus on this port (0: any free port).",
-        )
-        parser.add_argument(
-            "--metrics-host",
-            default="127.0.0.1",
-            help="Address on which to serve the metrics (default: 127.0.0.1, which other machines cannot reach).",
-        )
-        printing.add_json_argument(parser)
-
-    def handle(
-        self,
-        command: BaseCommand,
-        *,
-        queues: str | None,
-        backend: str | None = None,
-        burst: bool,
-        timeout: float | None,
-        json: bool,
-        metrics_port: int | None = None,
-        metrics_host: str = "127.0.0.1",
-        verbosity: int = 1,
-        **_: Any,
-    ) -> None:
-        """Run a worker until SIGTERM or SIGINT, or with ``--burst`` until nothing is due.
-
-        After the first of these signals the worker finishes its turn, waits for its activities, releases its other
-        claims, and ends. This takes at most ``DRAIN_SECONDS`` plus ``LEAVE_SECONDS``. After a second signal it ends at
-        once.
-
-        On the command line, a child process does the work, and this process is its guardian. With ``--json`` the log
-        goes to the standard output as well, unless the project has configured logging.
-        """
-        _log_to_console(command, verbosity, json=json)
-        queue_names = _parse_queues(command, queues)
-        _check_backend(backend, burst=burst)
-        settings, on_heartbeat = get_settings(), _do_nothing
-        hard_limit = settings.HARD_DEADLOCK_TIMEOUT
-        if hard_limit is not None and getattr(command, "_called_from_command_line", False):
-            # The process forks: parent and child must not share a connection, and no thread may exist yet (see decision
-            # 21).
-            connections.close_all()
-            leaves_within = settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
-            storage = DjangoStorage()
-            outcome = supervise(
-                storage.domain, hard_limit, leaves_within=leaves_within, report_deaths=partial(report_deaths, storage)
-            )
-            # The parent gets the exit status of the child; the child gets a function, and goes on below.
-            if isinstance(outcome, int):
-                os._exit(outcome)
-            on_heartbeat = outcome
-            faulthandler.enable()
-        stop = threading.Event()
-        # Python allows signal handlers in the main thread alone; tests run the command in others.
-        if threading.current_thread() is threading.main_thread():
-            StopSignals(stop)
-        metrics_address = None
-        if metrics_port is not None:
-            metrics_address = _serve_metrics(metrics_host, metrics_port)
-        if not workflow.registry:
-            command.stderr.write(
-                "No workflow is registered: define one in workflows.py of an installed app, or import it there."
-            )
+    # The worker runs until SIGTERM or SIGINT, or with ``--burst`` until nothing is due. After the first of these
+    # signals it finishes its turn, waits for its activities, releases its other claims, and ends. This takes at most
+    # ``DRAIN_SECONDS`` plus ``LEAVE_SECONDS``. After a second signal it ends at once.
+    #
+    # On the command line, a child process does the work, and this process is its guardian. With ``--json`` the log goes
+    # to the standard output as well, unless the project has configured logging.
+    _log_to_console(command, verbosity, json=json)
+    queue_names = _parse_queues(command, queues)
+    _check_backend(backend, burst=burst)
+    settings, on_heartbeat = get_settings(), _do_nothing
+    hard_limit = settings.HARD_DEADLOCK_TIMEOUT
+    if hard_limit is not None and getattr(command, "_called_from_command_line", False):
+        # The process forks: parent and child must not share a connection, and no thread may exist yet (see decision
+        # 21).
+        connections.close_all()
+        leaves_within = settings.DRAIN_SECONDS + settings.LEAVE_SECONDS
         storage = DjangoStorage()
-        try:
-            if not retry_until_available(
-                connections[storage.alias].ensure_connection, storage=storage, stop=stop, timeout=timeout
-            ):
-                return
-        except TimeoutError as exc:
-            raise CommandError(str(exc), returncode=printing.NOT_SET_UP) from exc
-        # After the database is reachable, so that a worker may be started before it.
-        if missing := unapplied_migrations(storage.alias):
-            text = f"the workflow tables are not up to date: run manage.py migrate (not applied: {', '.join(missing)})"
-            raise CommandError(text, returncode=printing.NOT_SET_UP)
-        loop = WorkerLoop(
-            queues=None if queues is None else queue_names,
-            backends=_BACKENDS if backend is None else (backend,),
-            kind="burst" if burst else "worker",
-            on_heartbeat=on_heartbeat,
+        outcome = supervise(
+            storage.domain, hard_limit, leaves_within=leaves_within, report_deaths=partial(report_deaths, storage)
         )
-        worker_id, text = str(loop.row.id), _describe(loop, queue_names, metrics_address, burst=burst)
-        start_event = WorkerSaid(
-            event="started",
-            at=datetime.now(UTC),
-            text=f"worker {worker_id}: {text}, database {loop.alias!r}",
-            worker=worker_id,
-            workflows=len(workflow.registry),
-            queues=queue_names,
-            database=loop.alias,
+        # The parent gets the exit status of the child; the child gets a function, and goes on below.
+        if isinstance(outcome, int):
+            os._exit(outcome)
+        on_heartbeat = outcome
+        faulthandler.enable()
+    stop = threading.Event()
+    # Python allows signal handlers in the main thread alone; tests run the command in others.
+    if threading.current_thread() is threading.main_thread():
+        StopSignals(stop)
+    metrics_address = None
+    if metrics_port is not None:
+        metrics_address = _serve_metrics(metrics_host, metrics_port)
+    if not workflow.registry:
+        command.stderr.write(
+            "No workflow is registered: define one in workflows.py of an installed app, or import it there."
         )
-        _print_event(command, start_event, json=json)
-        tune_collector()
-        try:
-            turns = loop.run(stop, until_idle=burst, timeout=timeout)
-        except TimeoutError as exc:
-            raise CommandError(str(exc), returncode=printing.FINDINGS) from exc
-        text = f"worker {worker_id}: stopped after {counted(turns, 'turn', 'turns')} of runs"
-        _print_event(
-            command,
-            WorkerSaid(event="ended", at=datetime.now(UTC), text=text, worker=worker_id, turns=turns),
-            json=json,
-        )
+    storage = DjangoStorage()
+    try:
+        if not retry_until_available(
+            connections[storage.alias].ensure_connection, storage=storage, stop=stop, timeout=timeout
+        ):
+            return
+    except TimeoutError as exc:
+        raise CommandError(str(exc), returncode=printing.NOT_SET_UP) from exc
+    # After the database is reachable, so that a worker may be started before it.
+    if missing := unapplied_migrations(storage.alias):
+        text = f"the workflow tables are not up to date: run manage.py migrate (not applied: {', '.join(missing)})"
+        raise CommandError(text, returncode=printing.NOT_SET_UP)
+    loop = WorkerLoop(
+        queues=None if queues is None else queue_names,
+        backends=_BACKENDS if backend is None else (backend,),
+        kind="burst" if burst else "worker",
+        on_heartbeat=on_heartbeat,
+    )
+    worker_id, text = str(loop.row.id), _describe(loop, queue_names, metrics_address, burst=burst)
+    start_event = WorkerSaid(
+        event="started",
+        at=datetime.now(UTC),
+        text=f"worker {worker_id}: {text}, database {loop.alias!r}",
+        worker=worker_id,
+        workflows=len(workflow.registry),
+        queues=queue_names,
+        database=loop.alias,
+    )
+    _print_event(command, start_event, json=json)
+    tune_collector()
+    try:
+        turns = loop.run(stop, until_idle=burst, timeout=timeout)
+    except TimeoutError as exc:
+        raise CommandError(str(exc), returncode=printing.FINDINGS) from exc
+    text = f"worker {worker_id}: stopped after {counted(turns, 'turn', 'turns')} of runs"
+    _print_event(
+        command,
+        WorkerSaid(event="ended", at=datetime.now(UTC), text=text, worker=worker_id, turns=turns),
+        json=json,
+    )
 
 
 def _describe(loop: WorkerLoop, queue_names: Sequence[str], metrics_address: str | None, *, burst: bool) -> str:
@@ -354,7 +333,26 @@ class QueuesSaid:
     queues: Sequence[QueueDemand]
 
 
-class HealthCommand:
+@subcommand("health", output=HealthSaid)
+def check_health(
+    command: BaseCommand,
+    *,
+    check: Annotated[
+        Check,
+        Option(
+            "started: the worker has registered; live: its turns, maintenance and guardian make progress; "
+            "ready: it also has a lease and accepts work (default)."
+        ),
+    ] = "ready",
+    pid: Annotated[int | None, Option("Check only this worker: its pid, or that of its guardian.", "PID")],
+    queues: Annotated[
+        bool,
+        Option(
+            "Print how many workers each queue needs, from its lag, backlog, rates and durations. Reads the database."
+        ),
+    ],
+    json: JsonOption,
+) -> None:
     """Check the workers of this machine, for systemd, Kubernetes and people. Uses no database and no server.
 
     The exit status is 1 if a worker fails the check, or if there is no worker. This command reads a small file that
@@ -362,62 +360,32 @@ class HealthCommand:
 
     With --queues, print how many workers each queue of the project needs, for autoscalers. This reads the database.
     """
-
-    output: ClassVar[Any] = HealthSaid
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments of the command ``temporalex health`` to its parser."""
-        parser.add_argument(
-            "--check",
-            choices=get_args(Check),
-            default="ready",
-            help="started: the worker has registered; live: its turns, maintenance and guardian make progress; "
-            "ready: it also has a lease and accepts work (default).",
-        )
-        parser.add_argument(
-            "--pid", type=int, metavar="PID", help="Check only this worker: its pid, or that of its guardian."
-        )
-        parser.add_argument(
-            "--queues",
-            action="store_true",
-            help="Print how many workers each queue needs, from its lag, backlog, rates and durations. Reads the database.",
-        )
-        printing.add_json_argument(parser)
-
-    def handle(
-        self, command: BaseCommand, *, check: Check, pid: int | None, queues: bool, json: bool, **_: Any
-    ) -> None:
-        """Print the health of the workers of this machine, from the files that they write; no database is used.
-
-        Raises ``CommandError`` (exit status 1) if a worker fails the check, or if there is none. With ``queues``, print
-        the demand of all queues instead.
-        """
-        if queues:
-            _print_queues(command, json=json)
-            return
-        limit = get_settings().HEALTH_SECONDS
-        # All processes of a machine share this clock, and nobody can set it.
-        now = time.monotonic()
-        outputs = [
-            _worker_output(report, judge_health(report, now=now, limit=limit, guardian_at=guardian_at), now=now)
-            for report, guardian_at in read_health_files(DjangoStorage().domain)
-            if pid in (None, report.pid, report.guardian)
-        ]
-        # No worker is a failure: a supervisor has to start one.
-        is_well = bool(outputs) and all(getattr(worker_output, check) for worker_output in outputs)
-        if json:
-            printing.print_json(command, HealthSaid(well=is_well, checked=check, workers=outputs))
-        else:
-            for worker_output in outputs:
-                report = worker_output.state if worker_output.ready else "; ".join(worker_output.why)
-                if age := worker_output.counters.get("outbox_age"):
-                    report += f", the outbox is {age:g} s behind"
-                printing.write_line(
-                    command,
-                    f"worker {worker_output.pid} ({worker_output.worker}), queues {', '.join(worker_output.queues)}: {report}",
-                )
-        if not is_well:
-            raise CommandError(_problem_text(check, outputs), returncode=printing.FINDINGS)
+    if queues:
+        _print_queues(command, json=json)
+        return
+    limit = get_settings().HEALTH_SECONDS
+    # All processes of a machine share this clock, and nobody can set it.
+    now = time.monotonic()
+    outputs = [
+        _worker_output(report, judge_health(report, now=now, limit=limit, guardian_at=guardian_at), now=now)
+        for report, guardian_at in read_health_files(DjangoStorage().domain)
+        if pid in (None, report.pid, report.guardian)
+    ]
+    # No worker is a failure: a supervisor has to start one.
+    is_well = bool(outputs) and all(getattr(worker_output, check) for worker_output in outputs)
+    if json:
+        printing.print_json(command, HealthSaid(well=is_well, checked=check, workers=outputs))
+    else:
+        for worker_output in outputs:
+            report = worker_output.state if worker_output.ready else "; ".join(worker_output.why)
+            if age := worker_output.counters.get("outbox_age"):
+                report += f", the outbox is {age:g} s behind"
+            printing.write_line(
+                command,
+                f"worker {worker_output.pid} ({worker_output.worker}), queues {', '.join(worker_output.queues)}: {report}",
+            )
+    if not is_well:
+        raise CommandError(_problem_text(check, outputs), returncode=printing.FINDINGS)
 
 
 def _print_queues(command: BaseCommand, *, json: bool) -> None:

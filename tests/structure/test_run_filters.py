@@ -90,12 +90,11 @@ def test_commands_enumerate_the_table() -> None:
     from temporalex_django.management import arguments
 
     parser = CommandParser(add_help=False)
-    arguments.add_filters(parser)
+    arguments.RunFilters().add(parser, None, None)
     options = {action.option_strings[0].removeprefix("--").replace("-", "_"): action.help for action in parser._actions}
 
     assert difference(INTERFACE_FILTERS, options, "option") == []
     assert options == {name: row.help for name, row in INTERFACE_FILTERS.items()}
-    assert [*arguments.filter_names()] == [*INTERFACE_FILTERS]
 
 
 def test_the_views_of_the_console_name_filters_of_the_table() -> None:

@@ -1,52 +1,33 @@
-"""The command ``manage.py temporalex SUBCOMMAND``; each subcommand is a class of ``management``."""
+"""The command ``manage.py temporalex SUBCOMMAND``; the modules of ``management`` have the functions of subcommands."""
 
 from __future__ import annotations
 
 from argparse import SUPPRESS
-from inspect import cleandoc
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from temporalex_django.management import fleet_commands, outputs, run_commands
-from temporalex_django.management.bulk import BulkCommand
-from temporalex_django.management.doctor import DoctorCommand
-from temporalex_django.management.fleet_commands import MigrateCommand, OutgoingCommand, SwitchesCommand, SyncCommand
-from temporalex_django.management.graph import GraphCommand
-from temporalex_django.management.read_commands import (
-    DescribeCommand,
-    ExportCommand,
-    HistoryCommand,
-    ListCommand,
-    VersionsCommand,
+# Each of these modules adds its subcommands to the table.
+from temporalex_django.management import (  # noqa: F401 - as above
+    bulk,
+    doctor,
+    fleet_commands,
+    graph,
+    outputs,
+    read_commands,
+    replay,
+    run_commands,
+    schedules,
+    tasks,
+    worker,
 )
-from temporalex_django.management.replay import ReplayCommand
-from temporalex_django.management.run_commands import (
-    QueryCommand,
-    ResumeCommand,
-    SignalCommand,
-    StartCommand,
-    UpdateCommand,
-)
-from temporalex_django.management.schedules import SchedulesCommand
-from temporalex_django.management.tasks import TASK_COMMANDS, EnqueuedCommand, TasksCommand
-from temporalex_django.management.worker import HealthCommand, WorkerCommand
+from temporalex_django.management.arguments import SUBCOMMANDS, Subcommand
 from temporalex_django.workers import app_modules
 
-
-class Subcommand(Protocol):
-    """A subcommand of ``temporalex``, such as ``start``.
-
-    Its docstring is the help text. ``output`` is the type of the object that ``--json`` prints, or a tuple of such
-    types.
-    """
-
-    __doc__: str | None
-    output: Any
-
-    def add_arguments(self, parser: CommandParser) -> None: ...
-
-    def handle(self, command: BaseCommand, **options: Any) -> None: ...
+_RUN_COMMANDS = ("start", "list", "describe", "history", "signal", "update", "query", "resume", *run_commands.COMMANDS)
+_FLEET_COMMANDS = ("drain", "undrain", "schedules", "switches", "tasks", "bulk", "enqueued", *tasks.TASK_COMMANDS)
+#: The order of the subcommands in help texts. The others follow, sorted by name.
+_ORDER = (*_RUN_COMMANDS, *_FLEET_COMMANDS)
 
 
 class _Subparser(CommandParser):
@@ -92,33 +73,8 @@ class Command(BaseCommand):
     help = "Run and operate durable workflows."
     # A worker needs neither the URLs nor the templates of the project, so their checks are not run.
     requires_system_checks = ["temporalex"]
-    subcommands: ClassVar[dict[str, Any]] = {
-        "start": StartCommand(),
-        "list": ListCommand(),
-        "describe": DescribeCommand(),
-        "history": HistoryCommand(),
-        "signal": SignalCommand(),
-        "update": UpdateCommand(),
-        "query": QueryCommand(),
-        "resume": ResumeCommand(),
-        **run_commands.COMMANDS,
-        **fleet_commands.COMMANDS,
-        "schedules": SchedulesCommand(),
-        "switches": SwitchesCommand(),
-        "tasks": TasksCommand(),
-        "bulk": BulkCommand(),
-        "enqueued": EnqueuedCommand(),
-        **TASK_COMMANDS,
-        "doctor": DoctorCommand(),
-        "export": ExportCommand(),
-        "graph": GraphCommand(),
-        "health": HealthCommand(),
-        "migrate": MigrateCommand(),
-        "outbox": OutgoingCommand(),
-        "replay": ReplayCommand(),
-        "sync": SyncCommand(),
-        "versions": VersionsCommand(),
-        "worker": WorkerCommand(),
+    subcommands: ClassVar[dict[str, Subcommand]] = {
+        name: SUBCOMMANDS[name] for name in dict.fromkeys((*_ORDER, *sorted(SUBCOMMANDS)))
     }
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -126,9 +82,7 @@ class Command(BaseCommand):
             dest="subcommand", required=True, title="subcommands", metavar="SUBCOMMAND", parser_class=_Subparser
         )
         for name, command in self.subcommands.items():
-            # Argparse formats help texts with %.
-            description = cleandoc(command.__doc__ or "").replace("%", "%%")
-            subparser = parsers.add_parser(name, help=description.split("\n", 1)[0], description=description)
+            subparser = command.add_parser(parsers, name)
             subparser.command = command
             if not parser.called_from_command_line:  # call_command reads the options of all subcommands
                 subparser.fill_arguments()

@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from http import HTTPStatus
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped] # it ships no types
 import msgspec
 import pytest
+from django.core.management import CommandError, call_command
 from django.db import OperationalError
 
 from temporalex_django import errors
@@ -261,6 +263,21 @@ def test_schemas_are_those_of_the_code() -> None:
         ), name
         schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **flowing(schema_of(command.output))}
         golden(f"{'steering' if name in COMMANDS else name}.schema.json", json.dumps(schema, indent=2) + "\n")
+
+
+def test_each_parameter_of_a_subcommand_declares_an_argument() -> None:
+    """A function whose parameter declares none would not get a value for it."""
+    subcommands = [one for command in Command.subcommands.values() for one in (command, *command.words.values())]
+    for subcommand in subcommands:
+        declared = {parameter.name for parameter, _ in subcommand.parameters}
+        assert {*signature(subcommand.function).parameters} - {"command", "action"} == declared, subcommand.description
+
+
+def test_code_passes_options_by_the_names_that_a_shell_has() -> None:
+    with pytest.raises(CommandError, match=r"--as-user 'nobody' is not a user"):
+        call_command("temporalex", "list", as_user="nobody")
+    with pytest.raises(CommandError, match=r"--limit 0 is too small"):
+        call_command("temporalex", "schedules", "list", limit=0)
 
 
 def test_the_help_of_bulk_says_of_each_action_what_it_is_for() -> None:

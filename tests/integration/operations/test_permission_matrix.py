@@ -716,7 +716,7 @@ def steered_in_a_shell(name: str) -> Any:
     return do
 
 
-SHELL_NAMES = {one.action.name: name for name, one in SHELL_STEERING.items()}
+SHELL_NAMES = {action.name: name for name, action in SHELL_STEERING.items()}
 COMMANDS |= {
     name.replace(plainly(name), SHELL_NAMES[plainly(name)]): replace(row, do=steered_in_a_shell(name))
     for name, row in STEERED.items()

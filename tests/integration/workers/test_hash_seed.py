@@ -148,7 +148,7 @@ if __name__ == "__main__":
         import django
         django.setup()
         import temporalex_django.management.worker as worker
-        worker.WorkerCommand.handle = lambda self, command, **_: print(json.dumps({
+        worker.run_worker.handle = lambda command, **_: print(json.dumps({
             "seed": os.environ.get("PYTHONHASHSEED"), "mark": os.environ.get("TEMPORALEX_HASH_SEED_SET"),
             "flags": list(sys.flags), "hash": hash("text"), "orig": sys.orig_argv[1:], "pid": os.getpid()}))
     execute_from_command_line()

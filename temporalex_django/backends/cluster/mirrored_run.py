@@ -59,8 +59,8 @@ _LITTLE: Final = frozenset(
 #: rows that a dead worker has left behind are among those that were written so shortly before.
 COMBINED_AFTER: Final = 10.0
 #: The parts of the rows on which others may act, before the first activation, and when they were written (never).
-_NOTHING: Final[tuple[Any, ...]] = 0, {"signals": [], "updates": []}, {}, {}
-_UNWRITTEN: Final[tuple[Any, Any, float]] = None, None, 0.0
+_NOTHING: Final[tuple[Any, ...]] = None, 0, {"signals": [], "updates": []}, {}, {}
+_UNWRITTEN: Final[tuple[Any, float]] = None, 0.0
 _MISMATCH: Final = RemoveFromCache.EvictionReason.NONDETERMINISM
 
 
@@ -341,16 +341,15 @@ class MirroredRun(TemporalRun):
         The first activation of a run counts if the run has its rows from its start.
         """
         seen, now = run.visible, time.monotonic()
-        parts = seen.publications, dict(seen.accepts), dict(seen.search_attributes), seen.stored
-        waits = seen.status, seen.waits
-        (before, waits_before, written_at), self._written = self._written, (parts, waits, now)
+        waits = None if seen.status == "running" else (seen.status, seen.waits)
+        parts = waits, seen.publications, dict(seen.accepts), dict(seen.search_attributes), seen.stored
+        (before, written_at), self._written = self._written, (parts, now)
         if run.activation == 1:
             has_rows = run.info.attempt == 1 and run.original_run_id == run.run_id and self._info.parent is None
             before, written_at = _NOTHING if has_rows and "chain" in run.facts else None, now
         return (
             parts == before
             and now - written_at < COMBINED_AFTER
-            and (seen.status == "running" or waits == waits_before)
             and not (run.closing or run.human_tasks or run.completion.failed or run.completion.lost or seen.human_tasks)
             and all(event.kind in _LITTLE for event in run.events)
         )

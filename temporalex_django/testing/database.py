@@ -296,6 +296,9 @@ class DjangoEnvironment(EngineEnvironment):
             **columns,
         )
 
+    def status_of(self, run_id: UUID) -> str:
+        return self._run(run_id).status
+
     def _run(self, run_id: UUID) -> Instance:
         return Instance.objects.using(self.storage.alias).get(pk=run_id)
 

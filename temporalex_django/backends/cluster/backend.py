@@ -173,15 +173,15 @@ class ClusterBackend:
             self._insert(target.chain_id, "signal", signal, sender=sender, **options)
             return InsertedMessage(0, True)
         with storage.transaction():
-            replaced, message = None, MessageFingerprint(kind, name, body, sender)
-            if not outgoing.note_message(target, message_id, message, storage=storage):
-                if not outgoing.forget_refused(target.chain_id, message_id, storage=storage):
-                    replaced = delete_replaced(target.chain_id, message_id, message, storage=storage)
-                    earlier = None if replaced else find_message(target.chain_id, message_id, storage=storage)
-                    if earlier is not None:
-                        earlier[1].require_same(message_id, message, exact=exact)
-                        return InsertedMessage(earlier[0], False)
-                outgoing.note_message(target, message_id, message, storage=storage)
+            chain_id, replaced, message = target.chain_id, None, MessageFingerprint(kind, name, body, sender)
+            while not outgoing.note_message(target, message_id, message, storage=storage):
+                if outgoing.forget_refused(chain_id, message_id, storage=storage):
+                    continue
+                replaced = delete_replaced(chain_id, message_id, message, storage=storage)
+                earlier = None if replaced else find_message(chain_id, message_id, storage=storage)
+                if earlier is not None:
+                    earlier[1].require_same(message_id, message, exact=exact)
+                    return InsertedMessage(earlier[0], False)
             self._insert(target.chain_id, "signal", signal, sender=sender, **options)
         return InsertedMessage(0, True, replaced=replaced)
 

@@ -51,7 +51,7 @@ def code_digest() -> str:
     digest = hashlib.sha256()
     for name in names:
         path = getattr(sys.modules.get(name), "__file__", None)
-        digest.update(name.encode() + b"\0" + (Path(path).read_bytes() if path else b""))
+        digest.update(name.encode() + b"\0" + (Path(path).read_bytes() if path and Path(path).is_file() else b""))
     return digest.hexdigest()[:16]
 
 

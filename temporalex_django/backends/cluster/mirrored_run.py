@@ -59,7 +59,7 @@ _LITTLE: Final = frozenset(
 #: rows that a dead worker has left behind are among those that were written so shortly before.
 COMBINED_AFTER: Final = 10.0
 #: The parts of the rows on which others may act, before the first activation, and when they were written (never).
-_NOTHING: Final[tuple[Any, ...]] = None, 0, {"signals": [], "updates": []}, {}, {}
+_NOTHING: Final[tuple[Any, ...]] = "running", [], 0, {"signals": [], "updates": []}, {}, {}
 _UNWRITTEN: Final[tuple[Any, float]] = None, 0.0
 _MISMATCH: Final = RemoveFromCache.EvictionReason.NONDETERMINISM
 
@@ -341,8 +341,8 @@ class MirroredRun(TemporalRun):
         The first activation of a run counts if the run has its rows from its start.
         """
         seen, now = run.visible, time.monotonic()
-        waits = None if seen.status == "running" else (seen.status, seen.waits)
-        parts = waits, seen.publications, dict(seen.accepts), dict(seen.search_attributes), seen.stored
+        shown = seen.status, seen.waits, seen.publications
+        parts = *shown, dict(seen.accepts), dict(seen.search_attributes), seen.stored
         (before, written_at), self._written = self._written, (parts, now)
         if run.activation == 1:
             has_rows = run.info.attempt == 1 and run.original_run_id == run.run_id and self._info.parent is None

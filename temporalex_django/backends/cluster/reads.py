@@ -31,7 +31,15 @@ from temporalex_django.core.history.events import CLOSING, HistoryEvent
 from temporalex_django.db.run_reader import read_closing
 from temporalex_django.db.storage import DjangoStorage
 from temporalex_django.engine.contracts.records import BlockMark
-from temporalex_django.errors import HistoryGone, QueryFailed, QueryTimeout, TemporalexError, UnknownQuery
+from temporalex_django.errors import (
+    ActionNotPossible,
+    HistoryGone,
+    QueryFailed,
+    QueryTimeout,
+    TemporalexError,
+    UnknownQuery,
+    UpdateTimeout,
+)
 from temporalex_django.models import Instance
 from temporalex_django.temporal import names
 from temporalex_django.temporal.failures import read_failure
@@ -235,7 +243,7 @@ def closing(target: RunTarget, *, storage: DjangoStorage) -> tuple[str, Any] | N
         end = watch.end.result()
         if end is None or _has_successor(watch.run):
             return None
-    except (RPCError, ClusterUnavailable, TemporalexError, CancelledError):
+    except (RPCError, ClusterUnavailable, UpdateTimeout, ActionNotPossible, CancelledError):
         return None  # asked again at the next look
     row = Instance.objects.using(storage.alias).filter(chain=chain_id, cluster_run_id=watch.run.run_id).first()
     if row is not None:

@@ -151,10 +151,10 @@ class ClusterRequest:
         call = self.call
         message = MessageFingerprint(call.kind, call.message, call.payload, call.by.sender)
         with self.storage.transaction():
-            if not outgoing.note_message(self.target, call.message_id, message, storage=self.storage):
+            while not outgoing.note_message(self.target, call.message_id, message, storage=self.storage):
                 if (earlier := self._earlier()) is not None:
                     earlier.require_same(call.message_id, message, exact=call.exact)
-                return False
+                    return False
             call.record(self.target.audit_subject, **{call.kind: call.message, "update_id": call.message_id})
         return True
 

@@ -111,6 +111,8 @@ class ClusterWorker:
         self._writer = MirrorWriter(alias, combines=True)
         self._permits = Permits(alias, owner)
         self._deployment = deployments.worker_config()
+        # Without an id, the SDK reads the code of all modules to make one, which takes seconds.
+        self._build_id = None if self._deployment else deployments.code_digest()
         hide_error_texts()
         self._tasks = ThreadPoolExecutor(_WORKFLOW_TASKS, thread_name_prefix="temporalex-cluster-task")
         try:
@@ -237,8 +239,7 @@ class ClusterWorker:
                 nexus_supplier=fixed,
             ),
             activity_task_poller_behavior=PollerBehaviorSimpleMaximum(maximum=_ACTIVITY_POLLERS),
-            # Without an id, the SDK reads the code of all modules to make one, which takes seconds.
-            build_id=None if self._deployment else deployments.code_digest(),
+            build_id=self._build_id,
             deployment_config=self._deployment,
             graceful_shutdown_timeout=timedelta(seconds=self._drain_seconds),
         )

@@ -175,18 +175,24 @@ class CombinedSteps(Workflow):
         return Reply(state, state)
 
 
-def test_activations_are_combined_that_change_nothing_for_others(
-    cluster: Any, start_worker: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[str, int]] = []
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """The methods by which the writer gets activations, with their numbers."""
+    calls: list[tuple[str, int]] = []
     for name in ("observe", "observe_soon"):
         call = getattr(MirrorWriter, name)
 
         def keep(self: MirrorWriter, observed: ObservedRun, *, name: str = name, call: Any = call) -> None:
-            seen.append((name, observed.activation))
+            calls.append((name, observed.activation))
             call(self, observed)
 
         monkeypatch.setattr(MirrorWriter, name, keep)
+    return calls
+
+
+def test_activations_are_combined_that_change_nothing_for_others(
+    cluster: Any, start_worker: Any, seen: list[tuple[str, int]]
+) -> None:
     with start_worker():
         run = CombinedSteps.start(None, id=f"combined-{uuid.uuid4().hex[:8]}")
         wait_for(lambda: run.describe().accepts["signals"])
@@ -200,3 +206,31 @@ def test_activations_are_combined_that_change_nothing_for_others(
     at_once = [number for name, number in seen if name == "observe"]
     # 4 publishes, 6 opens the phase, 9 publishes, and 10 ends the run.
     assert (soon, at_once) == ([1, 2, 3, 5, 7, 8], [4, 6, 9, 10])
+
+
+@activity(queue=f"{QUEUE}-of-nobody")
+def one_step_of_nobody() -> None: ...
+
+
+class CombinedWaits(Workflow):
+    task_queue = QUEUE
+    signals = ("a", "b")
+
+    async def run(self, args: Any) -> Any:
+        return Ok(await api.parallel([one_step_of_nobody(), self.wait()]))
+
+    async def wait(self) -> None:
+        await api.wait_for_signal("a")
+        await api.wait_for_signal("b")
+
+
+def test_other_waits_of_a_run_with_an_activity_are_written_at_once(
+    cluster: Any, start_worker: Any, seen: list[tuple[str, int]]
+) -> None:
+    with start_worker():
+        run = CombinedWaits.start(None, id=f"waits-{uuid.uuid4().hex[:8]}")
+        wait_for(lambda: seen)
+        run.signal("a")
+        wait_for(lambda: len(seen) == 2)
+        run.terminate()
+    assert seen[1] == ("observe", 2)

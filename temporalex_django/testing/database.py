@@ -296,7 +296,7 @@ class DjangoEnvironment(EngineEnvironment):
             **columns,
         )
 
-    def status_of(self, run_id: UUID) -> str:
+    def _read_status(self, run_id: UUID) -> str:
         return self._run(run_id).status
 
     def _run(self, run_id: UUID) -> Instance:

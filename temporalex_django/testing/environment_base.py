@@ -115,7 +115,7 @@ class EnvironmentBase(ABC):
         """Return a run as it is stored."""
 
     @abstractmethod
-    def status_of(self, run_id: UUID) -> str:
+    def _read_status(self, run_id: UUID) -> str:
         """Return the status of a run, without reading its history."""
 
     @abstractmethod
@@ -454,7 +454,7 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
 
     @property
     def status(self) -> str:
-        return self.env.status_of(self._selected_run_id)
+        return self.env._read_status(self._selected_run_id)
 
     @property
     def blocked(self) -> BaseException | None:

@@ -323,7 +323,7 @@ class MemoryReads(Environment):
     def row(self, run_id: UUID) -> RunRow:
         return self.storage.runs[run_id]
 
-    def status_of(self, run_id: UUID) -> str:
+    def _read_status(self, run_id: UUID) -> str:
         return self.row(run_id).status
 
     def outcome(self, message_id: int) -> Outcome | None:

@@ -25,7 +25,7 @@ from temporalio.api.workflowservice import v1 as service
 from temporalio.service import RPCError
 
 from temporalex_django import conf
-from temporalex_django.backends.cluster import calls
+from temporalex_django.backends.cluster import calls, mirrored_run
 from temporalex_django.backends.cluster import client as clients
 from temporalex_django.backends.cluster import worker as workers
 from temporalex_django.backends.cluster.client import cluster_client
@@ -103,7 +103,8 @@ def process_cluster(address: str) -> Iterator[dict[str, Any]]:
     _register_namespace(address, entry["NAMESPACE"])
     with pytest.MonkeyPatch.context() as patch:
         use_settings(entry, patch)
-        patch.setattr(workers, "task_queue", lambda queue: _QUEUE)
+        for module in (workers, mirrored_run):  # the queue that is polled, and those of children
+            patch.setattr(module, "task_queue", lambda queue: _QUEUE)
         with running_worker(_QUEUE):
             wait_for(_is_polled)
             patch.undo()

@@ -341,8 +341,8 @@ class MirroredRun(TemporalRun):
         The first activation of a run counts if the run has its rows from its start.
         """
         seen, now = run.visible, time.monotonic()
-        shown = seen.status, seen.waits, seen.publications
-        parts = *shown, dict(seen.accepts), dict(seen.search_attributes), seen.stored
+        state = seen.status, seen.waits, seen.publications
+        parts = *state, dict(seen.accepts), dict(seen.search_attributes), seen.stored
         (before, written_at), self._written = self._written, (parts, now)
         if run.activation == 1:
             has_rows = run.info.attempt == 1 and run.original_run_id == run.run_id and self._info.parent is None

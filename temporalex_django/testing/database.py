@@ -296,9 +296,6 @@ class DjangoEnvironment(EngineEnvironment):
             **columns,
         )
 
-    def _read_status(self, run_id: UUID) -> str:
-        return self._run(run_id).status
-
     def _run(self, run_id: UUID) -> Instance:
         return Instance.objects.using(self.storage.alias).get(pk=run_id)
 

@@ -115,10 +115,6 @@ class EnvironmentBase(ABC):
         """Return a run as it is stored."""
 
     @abstractmethod
-    def _read_status(self, run_id: UUID) -> str:
-        """Return the status of a run, without reading its history."""
-
-    @abstractmethod
     def outcome(self, message_id: int) -> Outcome | None:
         """Return the outcome of a message by the number of its row; None while it has none."""
 
@@ -441,20 +437,18 @@ class EnvironmentHandle(WorkflowHandle[Result_co]):
     @property
     def selected_run(self) -> RunRow:
         """The row of the run that this handle shows: the pinned one, or the newest of its chain."""
-        return self.env.row(self._selected_run_id)
+        return self._row if self._address.run_id is None else self.env.row(self._address.run_id)
 
     @property
-    def _selected_run_id(self) -> UUID:
-        if self._address.run_id is not None:
-            return self._address.run_id
+    def _row(self) -> RunRow:
         run_ids = self.env.run_ids(self.chain_id)
         if not run_ids:
             raise WorkflowNotFound(f"{self.id} no longer exists: somebody has deleted it")
-        return run_ids[-1]
+        return self.env.row(run_ids[-1])
 
     @property
     def status(self) -> str:
-        return self.env._read_status(self._selected_run_id)
+        return self.selected_run.status
 
     @property
     def blocked(self) -> BaseException | None:

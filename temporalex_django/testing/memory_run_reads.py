@@ -323,9 +323,6 @@ class MemoryReads(Environment):
     def row(self, run_id: UUID) -> RunRow:
         return self.storage.runs[run_id]
 
-    def _read_status(self, run_id: UUID) -> str:
-        return self.row(run_id).status
-
     def outcome(self, message_id: int) -> Outcome | None:
         stored_message = self.storage.messages.get(message_id)
         return stored_message.outcome if stored_message is not None else None
